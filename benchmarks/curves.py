@@ -20,8 +20,8 @@ from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.trainer import Hook
 from velogan.observe.progress import Display
 from velogan.recipes import cyclegan
+from velogan.training.build import build_trainer
 from velogan.training.choices import decide
-from velogan.training.run import trainer_of
 
 EVERY = 10
 
@@ -35,7 +35,7 @@ def curve(mode: str, *, steps: int) -> dict[str, Any]:
     )
     config = config.model_copy(update={"engine": decide(config)[0]})
     with Display() as display:
-        trainer = trainer_of(config, open_data(config.data, task=display.task, say=display.say))
+        trainer = build_trainer(config, open_data(config.data, task=display.task, say=display.say))
     length = parse_length(config.train.length, epoch=trainer.epoch)
     images: list[int] = []
     loss: list[float] = []

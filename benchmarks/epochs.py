@@ -28,8 +28,8 @@ from velogan.methods.fit import check_sizes
 from velogan.observe.machine import machine
 from velogan.observe.progress import Display
 from velogan.recipes import RECIPES
+from velogan.training.build import build_trainer
 from velogan.training.choices import decide
-from velogan.training.run import trainer_of
 
 TABLE_1 = {
     1: (66.27, 32.92, 2.0128),
@@ -55,7 +55,7 @@ class Entrant:
         config, _ = fit_channels(self.config, *self.data.channels)
         check_sizes(config.method, config.spec, self.data.shapes(config.data))
         config = config.model_copy(update={"engine": decide(config)[0]})
-        self.config, self.trainer = config, trainer_of(config, self.data)
+        self.config, self.trainer = config, build_trainer(config, self.data)
         self.length = parse_length(config.train.length, epoch=self.trainer.epoch)
 
     def take_turn(self) -> tuple[int, float]:

@@ -10,8 +10,8 @@ from velogan.engine.schedules import Schedule
 from velogan.methods.cyclegan import CycleGAN
 from velogan.networks.outputs import MaskGenerator
 from velogan.recipes import RECIPES
+from velogan.training.build import build_step
 from velogan.training.choices import decide
-from velogan.training.trial import step_of
 
 
 def _tiny(config: Config) -> Config:
@@ -25,7 +25,7 @@ def test_a_recipe_takes_a_step(name: str):
     assert recipe.__doc__
     assert "velogan " in recipe.__doc__  # how to run it
     config = _tiny(recipe())
-    step, objective, nets = step_of(config, shape=(32, 32))
+    step, objective, nets = build_step(config, shape=(32, 32))
     before = {role: [value.clone() for value in net.parameters()] for role, net in nets.items()}
     batch = {side: torch.rand(config.data.batch, 3, 32, 32) * 2 - 1 for side in "AB"}
     batch["uniform"] = torch.rand(objective.draws["train"], config.data.batch)
@@ -38,7 +38,7 @@ def test_a_recipe_takes_a_step(name: str):
 @pytest.mark.parametrize(("a", "b"), [(1, 3), (3, 1), (1, 1), (2, 2), (4, 4), (4, 3)])
 def test_the_recommended_recipe_takes_a_step_between_any_channels(a: int, b: int):
     config = _tiny(RECIPES["auto"]().change(data={"channels_a": a, "channels_b": b, "batch_size": 1}))
-    step, objective, nets = step_of(config, shape=(32, 32))
+    step, objective, nets = build_step(config, shape=(32, 32))
     assert [isinstance(nets[role], MaskGenerator) for role in ("G_A", "G_B")] == [a == b] * 2
     batch = {letter: torch.rand(1, count, 32, 32) * 2 - 1 for letter, count in (("A", a), ("B", b))}
     batch["uniform"] = torch.rand(objective.draws["train"], 1)
@@ -49,7 +49,7 @@ def test_one_adam_two_or_four_are_presets():
     rates = {}
     for name in ("adam-joint", "adam-each-decay", "adam-each-rates"):
         config = RECIPES[name]()
-        step, *_ = step_of(_tiny(config), shape=(32, 32))
+        step, *_ = build_step(_tiny(config), shape=(32, 32))
         schedule = Schedule(config.schedule, step.optimizers, epochs=200)
         schedule.apply(100, lambda span: span.passed(images=15_000, seconds=0, progress=0.5, epoch=1000))
         groups = [group for optimizer in step.optimizers.values() for group in optimizer.param_groups]
@@ -66,7 +66,7 @@ def test_keras_is_its_example():
     method = config.method
     assert isinstance(method, CycleGAN)
     assert (method.gan, method.cycle_a, method.identity, method.pool_size) == ("lsgan", 10, 0.5, 0)
-    step, *_ = step_of(_tiny(config), shape=(32, 32))
+    step, *_ = build_step(_tiny(config), shape=(32, 32))
     groups = [group for optimizer in step.optimizers.values() for group in optimizer.param_groups]
     assert {(group["lr"], group["betas"], group["eps"]) for group in groups} == {(2e-4, (0.5, 0.999), 1e-7)}
     assert (config.schedule.kind, config.train.length, config.data.batch_size) == ("constant", "90 epochs", 1)

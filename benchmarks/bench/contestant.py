@@ -15,8 +15,9 @@ from benchmarks.bench.glance import BETWEEN, glance
 from benchmarks.bench.pictures import Feed
 from velogan.config import Config
 from velogan.engine.device import resolve_device, synchronise
+from velogan.training.build import build_step
 from velogan.training.choices import decide
-from velogan.training.trial import random_batch, step_of
+from velogan.training.trial import random_batch
 from velogan.types import Batch
 
 _LEAST_S = 0.25
@@ -54,7 +55,7 @@ class Contestant:
         config = config.model_copy(update={"engine": self.engine})
         size, count = config.data.crop_size, config.images_per_update
         prepare = (lambda split: feed.loader.finish) if feed else None
-        self.step, objective, nets = step_of(config, shape=(size, size), prepare=prepare)
+        self.step, objective, nets = build_step(config, shape=(size, size), prepare=prepare)
         torch.manual_seed(0)
         self.uniform = {split: torch.rand(draws, count, device=self.device) for split, draws in objective.draws.items()}
         self.batch, self.feed = feed.ready() if feed else random_batch(config, self.device), feed

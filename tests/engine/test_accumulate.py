@@ -12,9 +12,8 @@ from torch import Tensor
 
 from velogan.config import Config
 from velogan.data.sets.pair import Data
+from velogan.training.build import build_step, build_trainer
 from velogan.training.choices import decide
-from velogan.training.run import trainer_of
-from velogan.training.trial import step_of
 
 from ..domains import domain_in_memory
 
@@ -28,7 +27,7 @@ METHODS: dict[str, dict[str, Any]] = {
 def _trained(config: Config, seed: int) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
     """The weights after three updates of two images of each domain, and the losses on the way."""
     config = config.model_copy(update={"engine": decide(config)[0]})
-    step, objective, nets = step_of(config, shape=(SIDE, SIDE))
+    step, objective, nets = build_step(config, shape=(SIDE, SIDE))
     random, rows = torch.Generator().manual_seed(seed), []
     for number in range(3):
         batch = {side: torch.rand(2, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
@@ -66,7 +65,7 @@ def test_a_step_counts_all_images_of_its_update(tiny_config: Callable[..., Confi
     domain = domain_in_memory(pictures)
     config = tiny_config(train={"accumulate": 3}, data={"batch_size": 2}, engine={"precision": "fp32"})
     config = config.model_copy(update={"engine": decide(config)[0]})
-    trainer = trainer_of(config, Data(sources=None, a=domain, b=domain))  # pyright: ignore
+    trainer = build_trainer(config, Data(sources=None, a=domain, b=domain))  # pyright: ignore
     assert trainer.batch_size == 6
     batches = trainer.loaders["train"].batches(0)
     assert next(batches)["A"].shape[0] == 6
@@ -86,4 +85,4 @@ def test_pictures_of_several_sizes_are_refused(
     domain = domain_in_memory([np.zeros((side, 32, 3), np.uint8) for side in (32, 36)])
     base = tiny_config(data={"preprocess": "none"}, method={"pool_size": 0})
     with pytest.raises(ValueError, match=f"{field} needs images of one size.*: set {mend} or a preprocess that"):
-        trainer_of(base.change(**sections), Data(sources=None, a=domain, b=domain))  # pyright: ignore
+        build_trainer(base.change(**sections), Data(sources=None, a=domain, b=domain))  # pyright: ignore

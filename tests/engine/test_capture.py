@@ -93,14 +93,11 @@ def _trainer(*, captured: bool, recorder: Recorder | None = None, rules: tuple[s
     return Trainer(
         CapturedStep(step, state=objective.state, recorder=recorder or Again()) if captured else step,
         {"train": loader},
-        nets=nets,
         ema=EMA({"G_A": nets["G_A"]}, half_life=10, rampup=0.05),
-        state=objective.state,
-        draws=objective.draws,
+        objective=objective,
         schedule=ScheduleConfig(kind="step", gamma=0.5, every="1 epochs"),
         batch_size=1,
         seed=0,
-        device=torch.device("cpu"),
     )
 
 

@@ -29,8 +29,8 @@ from velogan.kernels.inference import Accelerator
 from velogan.networks.generators import build_generator
 from velogan.observe.statistics import Stats
 from velogan.recipes import RECIPES
+from velogan.training.build import build_step
 from velogan.training.choices import decide
-from velogan.training.trial import step_of
 from velogan.types import Batch
 
 from ..domains import domain_in_memory
@@ -199,7 +199,7 @@ def _train(
         assert (batch["A"].device, batch["A"].dtype, batch["A"].shape) == (CUDA, torch.float32, (2, 3, SIDE, SIDE))
         return spoil(batch) or batch
 
-    step, objective, nets = step_of(config, shape=(SIDE, SIDE), prepare=lambda split: prepare)
+    step, objective, nets = build_step(config, shape=(SIDE, SIDE), prepare=lambda split: prepare)
     after = [Stats(), ema := EMA(nets, half_life=1000, rampup=0.05)]
     for number in range(2):
         batch = loader.gather(loader.plan(2 * number)) | {"uniform": torch.rand(objective.draws["train"], 2)}

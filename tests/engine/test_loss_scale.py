@@ -16,8 +16,8 @@ from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import make_capturable
 from velogan.engine.step import Step
 from velogan.objectives.base import Carry, Out, Phase
+from velogan.training.build import build_step
 from velogan.training.choices import decide
-from velogan.training.trial import step_of
 from velogan.types import Batch, Nets
 
 SIDE = 32
@@ -26,7 +26,7 @@ HALF: dict[str, Any] = {"precision": "fp16", "threads": 1}
 
 def _made(config: Config, *, later: bool = False, accumulate: int = 1) -> tuple[Step, Any, dict[str, nn.Module]]:
     config = config.model_copy(update={"engine": decide(config)[0]})
-    made, objective, nets = step_of(config, shape=(SIDE, SIDE))
+    made, objective, nets = build_step(config, shape=(SIDE, SIDE))
     assert isinstance(made, Step)
     step = Step(
         made.phases,
@@ -151,7 +151,7 @@ def test_float16_is_captured_on_a_gpu(tiny_config: Callable[..., Config]):
         config = tiny_config(engine={**HALF, "device": "cuda", "mode": mode, "compile": "off"})
         config = config.model_copy(update={"engine": decide(config)[0]})
         assert (config.engine.precision, config.engine.mode) == ("fp16", mode)
-        step, objective, _ = step_of(config, shape=(SIDE, SIDE))
+        step, objective, _ = build_step(config, shape=(SIDE, SIDE))
         assert step.scale is not None
         step.scale.factor.fill_(2.0**22)
         random, found = torch.Generator().manual_seed(1), []

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from velogan.config import Config
 from velogan.kernels.norms import NormKernels
+from velogan.training.build import build_step
 from velogan.training.choices import decide
 from velogan.training.forward import products
-from velogan.training.trial import step_of
 
 NATIVE = {"kernels": "native", "precision": "fp32"}
 PLAIN = {"kernels": "plain", "precision": "bf16"}
@@ -52,7 +52,7 @@ def _trained(config: Config) -> tuple[list[Tensor], int]:
     """The weights after two steps, and the bytes kept in them."""
     config = config.model_copy(update={"engine": decide(config)[0]})
     side = config.data.crop_size
-    step, objective, nets = step_of(config, shape=(side, side))
+    step, objective, nets = build_step(config, shape=(side, side))
     random, kept = torch.Generator().manual_seed(1), _Kept()
     with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
         for number in range(2):

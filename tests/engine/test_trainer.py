@@ -41,6 +41,7 @@ class _Step:
     """Remembers what it was called with; its loss is the images seen."""
 
     def __init__(self):
+        self.nets: Mapping[str, nn.Module] = {"G_A": nn.Linear(1, 1)}
         group = {"params": [nn.Parameter(torch.zeros(2))], "name": "G_A", "initial_lr": 1.0, "schedule": {}}
         self.optimizers: Mapping[str, torch.optim.Optimizer] = {"generator": torch.optim.Adam([group])}
         self.scale: LossScale | None = None
@@ -67,18 +68,16 @@ class _Step:
 
 
 def build_trainer(size: int = 1, **schedule: Any) -> Trainer:
-    nets = {"G_A": nn.Linear(1, 1)}
+    step = _Step()
+    objective: Any = SimpleNamespace(state=nn.Module(), draws={"train": 6})
     return Trainer(
-        _Step(),
+        step,
         {"train": _Loader(size)},
-        nets=nets,
-        ema=EMA(nets, half_life=10, rampup=0.05),
-        state=nn.Module(),
-        draws={"train": 6},
+        ema=EMA(step.nets, half_life=10, rampup=0.05),
+        objective=objective,
         schedule=ScheduleConfig.model_validate({"kind": "constant"} | schedule),
         batch_size=size,
         seed=3,
-        device=torch.device("cpu"),
     )
 
 

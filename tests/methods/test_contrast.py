@@ -19,9 +19,8 @@ from velogan.networks.outputs import masked
 from velogan.networks.tapped import tapped
 from velogan.objectives.losses import TEMPERATURE, at_places, fooling_loss, patch_contrast, places
 from velogan.store.checkpoint import load_weights
-from velogan.training.build import build_roles
+from velogan.training.build import build_roles, build_step
 from velogan.training.choices import decide
-from velogan.training.trial import step_of
 from velogan.types import Batch
 
 SIDE = 32
@@ -149,7 +148,7 @@ def test_bf16_and_the_native_kernels_are_near_float32(tiny_config: Callable[...,
     for engine in ({"mode": "reference"}, {"precision": "bf16"}):
         config = _config(tiny_config, output="mask").change(engine={"threads": 1, **engine})
         config = config.model_copy(update={"engine": decide(config)[0]})
-        step, objective, _ = step_of(config, shape=(SIDE, SIDE))
+        step, objective, _ = build_step(config, shape=(SIDE, SIDE))
         assert isinstance(objective, ContrastObjective)
         rows.append({name: float(value) for name, value in step({"train": _batch(objective)}).items()})
     assert rows[0].keys() == rows[1].keys()

@@ -37,9 +37,8 @@ from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.search.method import METHODS
 from velogan.store.checkpoint import list_checkpoints, load_weights
+from velogan.training.build import build_step, build_trainer
 from velogan.training.choices import decide
-from velogan.training.run import trainer_of
-from velogan.training.trial import step_of
 from velogan.types import Batch, Direction, Nets
 
 
@@ -196,7 +195,7 @@ def test_a_captured_step_over_two_splits_computes_the_same(tiny_config: Callable
     config = config.model_copy(update={"engine": decide(config)[0]})
     results = []
     for captured in (False, True):
-        plain, objective, nets = step_of(config, shape=(32, 32))
+        plain, objective, nets = build_step(config, shape=(32, 32))
         step = Step(plain.phases, nets=nets, optimizers=plain.optimizers, check_later=True)  # pyright: ignore
         if captured:
             step = CapturedStep(step, state=objective.state, recorder=recorder)
@@ -220,7 +219,7 @@ def test_the_halves_are_disjoint_cover_all_and_depend_on_the_seed(tiny_config: C
     config = config.model_copy(update={"engine": decide(config)[0]})
     with Display() as display:
         data = open_data(config.data, task=display.task, say=display.say)
-    loaders = trainer_of(config, data).loaders
+    loaders = build_trainer(config, data).loaders
     seen = {}
     for split, loader in loaders.items():
         plans = [loader.plan(place) for place in range(200)]  # pyright: ignore
@@ -228,7 +227,7 @@ def test_the_halves_are_disjoint_cover_all_and_depend_on_the_seed(tiny_config: C
     for first, second in zip(seen["first_half"], seen["second_half"], strict=True):
         assert not first & second
         assert first | second == set(range(7))
-    again = trainer_of(config.change(train={"seed": 9}), data).loaders["first_half"]
+    again = build_trainer(config.change(train={"seed": 9}), data).loaders["first_half"]
     assert {int(again.plan(place).A[0, 0]) for place in range(200)} != seen["first_half"][0]  # pyright: ignore
     assert len(loaders["first_half"]) == 4
 

@@ -18,10 +18,10 @@ from velogan.engine.capture import CapturedStep
 from velogan.engine.ema import EMA
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.observe.progress import Display
+from velogan.training.build import build_step, build_trainer
 from velogan.training.choices import decide
-from velogan.training.run import train, trainer_of
+from velogan.training.run import train
 from velogan.training.session import Result
-from velogan.training.trial import step_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -38,7 +38,7 @@ def _float32() -> Iterator[None]:
 def _built(config: Config) -> tuple[Stepper, int, dict[str, nn.Module]]:
     config = config.model_copy(update={"engine": decide(config)[0]})
     side = config.data.crop_size
-    step, objective, nets = step_of(config, shape=(side, side))
+    step, objective, nets = build_step(config, shape=(side, side))
     return step, objective.draws["train"], nets
 
 
@@ -169,7 +169,7 @@ def test_no_step_of_training_waits_for_the_device_or_takes_memory(tiny_config: C
     config = tiny_config(engine={"mode": "graph", "compile": "off", "device": "cuda"})
     config = config.model_copy(update={"engine": decide(config)[0]})
     with Display() as display:
-        trainer = trainer_of(config, open_data(config.data, task=display.task, say=display.say))
+        trainer = build_trainer(config, open_data(config.data, task=display.task, say=display.say))
     batches = trainer.loaders["train"].batches(0)
     for _ in range(EMA.EVERY):
         trainer._one_step({"train": next(batches)})

@@ -16,9 +16,9 @@ from velogan.config import Config
 from velogan.kernels.bf16_gemm import load_bf16_gemm
 from velogan.kernels.norms import NormKernels
 from velogan.networks.generators import build_generator
+from velogan.training.build import build_step
 from velogan.training.choices import decide
 from velogan.training.forward import forward_nets
-from velogan.training.trial import step_of
 
 SIDE = 32
 FAST = {"kernels": "native"}
@@ -27,7 +27,7 @@ FAST = {"kernels": "native"}
 def _three_steps(config: Config) -> tuple[list[dict[str, Tensor]], dict[str, nn.Module]]:
     """The losses of three steps and the networks after them."""
     config = config.model_copy(update={"engine": decide(config)[0]})
-    step, objective, nets = step_of(config, shape=(SIDE, SIDE))
+    step, objective, nets = build_step(config, shape=(SIDE, SIDE))
     random, losses = torch.Generator().manual_seed(2), []
     for number in range(3):
         batch = {side: torch.rand(1, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
@@ -81,7 +81,7 @@ def test_fast_float32_equals_the_reference_to_rounding(
 
 def _initial(config: Config) -> dict[str, nn.Module]:
     config = config.model_copy(update={"engine": decide(config)[0]})
-    return step_of(config, shape=(SIDE, SIDE))[2]
+    return build_step(config, shape=(SIDE, SIDE))[2]
 
 
 @pytest.mark.parametrize("how", ["native", "winograd"])

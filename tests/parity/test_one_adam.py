@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from velogan.config import Config
+from velogan.training.build import build_step
 from velogan.training.choices import decide
-from velogan.training.trial import step_of
 
 SIDE = 32
 
@@ -26,9 +26,9 @@ def _batch(number: int) -> dict[str, torch.Tensor]:
 def test_one_adam_over_all_networks_is_the_pair_bit_for_bit(tiny_config: Callable[..., Config]):
     config = tiny_config(engine={"mode": "reference"}, method={"pool_size": 2})
     config = config.model_copy(update={"engine": decide(config)[0]})
-    step, _, expected = step_of(config, shape=(SIDE, SIDE))
+    step, _, expected = build_step(config, shape=(SIDE, SIDE))
     assert len(step.optimizers) == 2
-    _, objective, nets = step_of(config, shape=(SIDE, SIDE))
+    _, objective, nets = build_step(config, shape=(SIDE, SIDE))
     adam = torch.optim.Adam([p for net in nets.values() for p in net.parameters()], lr=2e-4, betas=(0.5, 0.999))
     for number in range(5):
         step({"train": _batch(number)}, number=number)
@@ -49,7 +49,7 @@ def test_one_adam_over_all_networks_is_the_pair_bit_for_bit(tiny_config: Callabl
 def test_the_sum_of_all_losses_would_pull_the_discriminators_towards_the_fakes(tiny_config: Callable[..., Config]):
     config = tiny_config(engine={"mode": "reference"})
     config = config.model_copy(update={"engine": decide(config)[0]})
-    _, objective, nets = step_of(config, shape=(SIDE, SIDE))
+    _, objective, nets = build_step(config, shape=(SIDE, SIDE))
     generator, _ = objective.phases()
     terms = generator.loss(nets, _batch(0), {}).terms
     weights = [p for role in ("D_A", "D_B") for p in nets[role].parameters()]

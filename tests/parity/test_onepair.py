@@ -17,9 +17,9 @@ from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
 from velogan.kernels.norms import NormKernels
 from velogan.observe.progress import Display
+from velogan.training.build import build_step
 from velogan.training.choices import decide
 from velogan.training.run import train
-from velogan.training.trial import step_of
 
 SIDE, STEPS = 32, 4
 METHOD: dict[str, Any] = {"generator": {"channels": 4, "blocks": 1}}
@@ -38,7 +38,7 @@ SLOW, FAST = {"mode": "reference", "threads": 1}, {"precision": "fp32", "kernels
 
 def _built(config: Config) -> tuple[Any, Any, dict[str, nn.Module]]:
     config = config.model_copy(update={"engine": decide(config)[0]})
-    return step_of(config, shape=(SIDE, SIDE))
+    return build_step(config, shape=(SIDE, SIDE))
 
 
 def _batches(draws: int) -> list[dict[str, Tensor]]:

@@ -15,8 +15,8 @@ from velogan.config import Config
 from velogan.engine.capture import CapturedStep
 from velogan.engine.optimizers import make_capturable
 from velogan.engine.step import Step
+from velogan.training.build import build_step
 from velogan.training.choices import decide
-from velogan.training.trial import step_of
 
 SIDE, STEPS = 32, 7
 SHARED: dict[str, Any] = {
@@ -32,7 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def _rows(config: Config, recorder: Any) -> Iterator[dict[str, float]]:
-    step, objective, _ = step_of(config, shape=(SIDE, SIDE))
+    step, objective, _ = build_step(config, shape=(SIDE, SIDE))
     assert isinstance(step, Step)
     if recorder is None:
         make_capturable(step.optimizers)  # learning rates of the same type

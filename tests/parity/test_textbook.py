@@ -17,8 +17,8 @@ from velogan.engine.duration import parse_length
 from velogan.engine.ema import EMA
 from velogan.engine.trainer import Trainer, step_seed
 from velogan.methods.cyclegan import CycleGAN
+from velogan.training.build import build_step
 from velogan.training.choices import decide
-from velogan.training.trial import step_of
 
 EPOCHS, SIDE = 5, 32
 
@@ -127,7 +127,7 @@ def test_five_steps_equal_the_textbook_loop_bit_for_bit(case: str, tiny_config: 
     sections["method"] = {"pool_size": 2, **sections["method"]}  # full after two steps, so that it swaps
     config = tiny_config(engine={"mode": "reference", "threads": 1}, **sections)
     config = config.model_copy(update={"engine": decide(config)[0]})
-    step, objective, nets = step_of(config, shape=(SIDE, SIDE))
+    step, objective, nets = build_step(config, shape=(SIDE, SIDE))
     size, random = config.data.batch, torch.Generator().manual_seed(1)
     batches = [
         {side: torch.rand(size, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"} for _ in range(EPOCHS)
@@ -138,14 +138,11 @@ def test_five_steps_equal_the_textbook_loop_bit_for_bit(case: str, tiny_config: 
     trainer = Trainer(
         step,
         {"train": _Batches(batches)},
-        nets=nets,
         ema=EMA({"G_A": nets["G_A"]}, half_life=10, rampup=0.05),
-        state=objective.state,
-        draws=objective.draws,
+        objective=objective,
         schedule=config.schedule,
         batch_size=size,
         seed=config.train.seed,
-        device=torch.device("cpu"),
     )
     trainer.run(parse_length(f"{EPOCHS} epochs", epoch=size))
 

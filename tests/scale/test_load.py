@@ -11,7 +11,7 @@ from benchmarks.simulate.__main__ import main
 from benchmarks.simulate.load import load_of
 from velogan.engine.distributed import DistributedContext
 from velogan.recipes import RECIPES
-from velogan.training.trial import step_of
+from velogan.training.build import build_step
 
 TINY = {
     "generator": {"channels": 4, "blocks": 1},
@@ -36,7 +36,7 @@ def test_the_bytes_are_those_of_the_exchanges(preset: str, precision: str, monke
     distributed = Counting()
     distributed.gradient_dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     monkeypatch.setattr("torch.distributed.all_reduce", lambda flat: distributed.sent.append(flat.nbytes))
-    step, objective, _ = step_of(config, shape=(32, 32), distributed=distributed)
+    step, objective, _ = build_step(config, shape=(32, 32), distributed=distributed)
     batch = {letter: torch.rand(1, 3, 32, 32) for letter in "AB"} | {"uniform": torch.rand(objective.draws["train"], 1)}
     step({"train": batch})
     assert [size for phase in load_of(config).phases for size in phase.exchanges] == distributed.sent

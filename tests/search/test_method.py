@@ -24,11 +24,10 @@ from velogan.networks.genotype import Genotype, read_genotype
 from velogan.observe.progress import Display
 from velogan.search.recorder import ArchitectureRecorder
 from velogan.search.supernet import Supernets, mixtures
-from velogan.training.build import build_roles
+from velogan.training.build import build_roles, build_step, build_trainer
 from velogan.training.choices import decide
-from velogan.training.run import train, trainer_of
+from velogan.training.run import train
 from velogan.training.session import Result
-from velogan.training.trial import step_of
 from velogan.types import Batch
 
 CELLS = {"network": "cells", "channels": 4}
@@ -59,7 +58,7 @@ def search(tiny_config: Callable[..., Config]) -> Callable[..., Config]:
 
 
 def _step(config: Config, side: int = 32) -> tuple[Any, Any, dict[str, nn.Module]]:
-    return step_of(config.model_copy(update={"engine": decide(config)[0]}), shape=(side, side))
+    return build_step(config.model_copy(update={"engine": decide(config)[0]}), shape=(side, side))
 
 
 def _batches(draws: Any, number: int = 0, side: int = 32) -> dict[str, Batch]:
@@ -92,7 +91,7 @@ def test_each_phase_trains_what_it_should_on_its_split(scheme: str, search: Call
         "swapped-halves": ("first_half", "second_half"),
     }[scheme]
     assert set(objective.draws) == {of_weights, of_architecture}
-    assert objective.swaps_at == (0.5 if scheme == "swapped-halves" else math.inf)
+    assert objective.swap_halves_at == (0.5 if scheme == "swapped-halves" else math.inf)
     seen = {}
     for phase in list(step.phases):
         before, step.phases = _weights(nets), [phase]
@@ -195,7 +194,7 @@ def test_the_halves_share_no_picture(search: Callable[..., Config]):
     config = search(scheme="swapped-halves")
     config = config.model_copy(update={"engine": decide(config)[0]})
     with Display() as display:
-        trainer = trainer_of(config, open_data(config.data, task=display.task, say=display.say))
+        trainer = build_trainer(config, open_data(config.data, task=display.task, say=display.say))
     first, second = (
         {int(loader.plan(place).A[0, 0]) for place in range(40)}  # pyright: ignore
         for loader in trainer.loaders.values()

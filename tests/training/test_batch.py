@@ -19,8 +19,9 @@ from velogan.engine.memory import free_memory_mb
 from velogan.objectives.classes import SEGMENTER
 from velogan.training import batch as room
 from velogan.training.batch import largest, with_batch
+from velogan.training.build import build_step
 from velogan.training.choices import decide
-from velogan.training.trial import random_batch, step_of
+from velogan.training.trial import random_batch
 
 from ..domains import domain_in_memory
 
@@ -85,7 +86,7 @@ def test_a_step_is_tried_for_real():
 def test_what_is_tried_has_masks_and_classes():
     config = WHOLE.change(data={"batch_size": 2})
     config = config.model_copy(update={"engine": decide(config)[0]})
-    step, objective, nets = step_of(config, shape=(32, 32), classes=5)
+    step, objective, nets = build_step(config, shape=(32, 32), classes=5)
     batch = random_batch(config, torch.device("cpu"))
     assert nets[SEGMENTER](batch["A"]).shape == (2, 5, 32, 32)
     uniform = {split: torch.rand(draws, 2) for split, draws in objective.draws.items()}

@@ -17,10 +17,10 @@ from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.step import Step
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints
+from velogan.training.build import build_step
 from velogan.training.choices import decide
 from velogan.training.run import train
 from velogan.training.session import Result
-from velogan.training.trial import step_of
 
 FIXED: dict[str, Any] = {"threads": 1, "precision": "fp32"}  # what `auto` would measure anew in each run
 
@@ -100,7 +100,7 @@ def test_steps_on_flat_pictures_stay_finite(engine: str, tiny_config: Callable[.
         request.getfixturevalue("kernels")
     config = tiny_config(engine={"threads": 1, "device": "cpu", **ENGINES[engine]})
     config = config.model_copy(update={"engine": decide(config)[0]})
-    step, objective, nets = step_of(config, shape=(32, 32))
+    step, objective, nets = build_step(config, shape=(32, 32))
     one_pixel = torch.ones(1, 3, 32, 32)
     one_pixel[0, :, 7, 9] = -1
     flat = [torch.zeros(1, 3, 32, 32), torch.ones(1, 3, 32, 32), torch.full((1, 3, 32, 32), 0.5) + 1e-7, one_pixel]

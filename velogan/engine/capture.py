@@ -69,7 +69,8 @@ class CapturedStep:
     def __init__(self, step: Step, *, state: nn.Module, recorder: Recorder):
         assert step.latch is not None, "only a step with check_later can be captured: others wait for the device"
         self.step, self.state, self.recorder = step, state, recorder
-        self.latch, self.optimizers, self.scale = step.latch, step.optimizers, step.scale
+        self.latch, self.scale = step.latch, step.scale
+        self.nets, self.optimizers = step.nets, step.optimizers
         make_capturable(self.optimizers)
         self._inputs: dict[str, Batch] = {}
         self._number = torch.zeros_like(self.latch.number)

@@ -20,7 +20,7 @@ from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import load_optimizer_state, optimizer_state
 from velogan.engine.schedules import Schedule, ScheduleConfig
 from velogan.engine.step import After
-from velogan.objectives.base import HALVES
+from velogan.objectives.base import HALVES, Objective
 from velogan.observe.clock import Clock
 from velogan.observe.statistics import Stats
 from velogan.types import Batch
@@ -42,6 +42,7 @@ class Loader(Protocol):
 class Stepper(Protocol):
     """Runs a step: the plain one or a faster one. `Step` documents each method."""
 
+    nets: Mapping[str, nn.Module]
     optimizers: Mapping[str, torch.optim.Optimizer]
     scale: LossScale | None
 
@@ -83,28 +84,26 @@ class Trainer:
         step: Stepper,
         loaders: Mapping[str, Loader],
         *,
-        nets: Mapping[str, nn.Module],
+        objective: Objective,
         ema: EMA,
-        state: nn.Module,
-        draws: Mapping[str, int],
         schedule: ScheduleConfig,
         batch_size: int,
         seed: int,
-        device: torch.device,
         distributed: DistributedContext | None = None,
-        swaps_at: float = math.inf,
     ):
         self.distributed = distributed or DistributedContext()
-        self.step, self.nets, self.ema, self.state = step, nets, ema, state
+        self.step, self.nets, self.ema = step, step.nets, ema
         self.loaders: Mapping[str, Loader] = loaders
-        self.draws, self.batch_size, self.seed, self.device = draws, batch_size, seed, device
+        self.state, self.draws = objective.state, objective.draws
+        self.batch_size, self.seed = batch_size, seed
+        self.device = next(weight.device for net in self.nets.values() for weight in net.parameters())
         self.images = 0
         self.stats, self.clock = Stats(), Clock()
         self.schedule = Schedule(schedule, step.optimizers)
         self.stopping = self.enough = False
         self.progress = 0.0
         self.length: Length
-        self._swaps_at = swaps_at
+        self._swap_halves_at: float = getattr(objective, "swap_halves_at", math.inf)
         self._seconds, self._reserved, self._stops = 0.0, 0.0, False
 
     @property
@@ -185,7 +184,7 @@ class Trainer:
 
     def _with_draws(self, batches: Batches, position: int) -> Batches:
         """The batches as the step gets them: with random numbers, and with the halves swapped once that is due."""
-        if self.progress >= self._swaps_at:
+        if self.progress >= self._swap_halves_at:
             one, other = HALVES
             batches = {one: batches[other], other: batches[one]}
         torch.manual_seed(step_seed(self.seed, position))

@@ -29,8 +29,8 @@ from velogan.methods.fit import check_sizes
 from velogan.observe.machine import machine
 from velogan.observe.progress import Display
 from velogan.report.profile_page import write_profile_page
+from velogan.training.build import build_trainer
 from velogan.training.choices import decide
-from velogan.training.run import trainer_of
 from velogan.types import Decision
 
 WARM_UP = 3
@@ -64,7 +64,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     if engine.captures:
         allow_captured_graphs()
     out.mkdir(parents=True, exist_ok=True)
-    trainer = trainer_of(config, data)
+    trainer = build_trainer(config, data)
     _name_ranges(trainer)
     warm_up = EMA.EVERY if engine.captures else WARM_UP  # every EVERY-th step is another kind: it averages
     display.say(f"warming up: {pluralize(warm_up, 'step')}")

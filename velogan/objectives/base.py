@@ -88,8 +88,8 @@ class Objective(Protocol):
     `draws` has an entry for each split of the phases: the number of uniform numbers in [0, 1) per image that the losses
     get as `batch["uniform"]`, `(draws, B)`. The losses have no other randomness, so that a step is a function of
     (weights, state, batches). The first split's images make an epoch. `state` holds, as buffers, what stays between
-    steps: the pools of fakes. An objective may have `swaps_at`, the share of the run after which the two halves change
-    places.
+    steps: the pools of fakes. An objective may have `swap_halves_at`, the share of the run after which the two halves
+    change places.
     """
 
     draws: Mapping[str, int]

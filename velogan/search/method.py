@@ -241,7 +241,7 @@ class SearchObjective:
                 f"method.scheme={config.scheme} decides which pictures train what, and so does method.inner: set "
                 "method.scheme=one-step"
             )
-        self.swaps_at = 0.5 if config.scheme == "swapped-halves" else math.inf
+        self.swap_halves_at = 0.5 if config.scheme == "swapped-halves" else math.inf
         if config.scheme in ("halves", "swapped-halves"):
             self.draws = dict.fromkeys(HALVES, self.draws["train"])
         self.state: nn.Module = nn.ModuleDict(dict(zip(("weights", "architecture"), (one.state for one in inner))))

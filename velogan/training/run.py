@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -21,14 +21,13 @@ from velogan.engine.trainer import Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
 from velogan.files import duration
-from velogan.methods.base import Role
 from velogan.methods.capabilities import ArchitectureSearch, capability
 from velogan.methods.fit import check_sizes
 from velogan.observe.progress import Display
 from velogan.search.recorder import ArchitectureRecorder
 from velogan.store.lock import locked
 from velogan.training.batch import with_batch
-from velogan.training.build import averaged_views, build_roles, build_trainer, take_trained
+from velogan.training.build import averaged_views, build_roles, build_trainer, load_pretrained
 from velogan.training.choices import decide, on_this_host, resume
 from velogan.training.followers import check_pictures, follow
 from velogan.training.session import Result, Session
@@ -102,8 +101,8 @@ def _train(
         if start:
             display.say(begin(config.method, config.spec, roles, found=weights, start=start))
         if session and session.begins_anew:
-            take_trained(config.method, roles)  # what `method.start` holds stays, whatever else begins from weights
-        trainer = trainer_of(config, data, roles=roles, distributed=distributed)
+            load_pretrained(config.method, roles)  # what `method.start` holds stays, whatever else begins from weights
+        trainer = build_trainer(config, data, roles=roles, distributed=distributed)
         length = parse_length(config.train.length, epoch=trainer.epoch)
         trainer.schedule.check(length)
         if session:
@@ -140,7 +139,7 @@ def _watching(
 ) -> tuple[Sampler | None, Validation]:
     """What draws sample grids, unless they are off, and what scores checkpoints: with averaged weights."""
     engine, spec = config.engine, config.spec
-    views = averaged_views(config.method, spec, trainer.ema.nets, engine)
+    views = averaged_views(config, trainer.ema.nets)
     how: dict[str, Any] = {"data": config.data, "device": engine.device, "bf16": engine.precision == "bf16"}
     grids = None
     if count := config.train.samples:
@@ -164,28 +163,4 @@ def _recorder(session: Session, config: Config, trainer: Trainer, data: Data) ->
             "data": names,
             "config": config.model_dump(mode="json", exclude={"engine"}),
         },
-    )
-
-
-def trainer_of(
-    config: Config,
-    pictures: Data,
-    *,
-    roles: Mapping[str, Role] | None = None,
-    distributed: DistributedContext | None = None,
-    only: Sequence[str] = (),
-) -> Trainer:
-    """The trainer that a training of `config` has, whose engine is decided; see `build_trainer`."""
-    return build_trainer(
-        config.method,
-        config.spec,
-        pictures,
-        data=config.data,
-        train=config.train,
-        engine=config.engine,
-        optimizer=config.optimizer,
-        schedule=config.schedule,
-        roles=roles,
-        distributed=distributed,
-        only=only,
     )

@@ -8,18 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from velogan.config import Config, parse_config
-from velogan.data.sets.annotations import USUAL_CLASSES, example_batch, example_colours
+from velogan.data.sets.annotations import USUAL_CLASSES, example_batch
 from velogan.data.sets.loader import RESIDENT_SHARE
 from velogan.engine.child import answer
 from velogan.engine.device import device_for, set_threads
-from velogan.engine.distributed import DistributedContext
 from velogan.engine.memory import peak_memory_mb
-from velogan.engine.trainer import Stepper
-from velogan.objectives.base import Objective
-from velogan.training.build import Prepare, build_roles, build_step
+from velogan.training.build import build_step
 from velogan.training.choices import decide
 from velogan.types import Batch
 
@@ -28,33 +24,6 @@ STEPS = 2
 
 SPARE = 0.1
 """Of a CUDA device's memory, what stays free for sample grids, scores and fragments."""
-
-
-def step_of(
-    config: Config,
-    *,
-    shape: tuple[int, int],
-    prepare: Callable[[str], Prepare] | None = None,
-    distributed: DistributedContext | None = None,
-    classes: int = USUAL_CLASSES,
-) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
-    """The step that a training of `config` makes, whose engine is decided; see `build_step`.
-
-    `classes`: how many label maps have, if there are any.
-    """
-    colours = example_colours(config.data, classes)
-    return build_step(
-        config.method,
-        config.spec,
-        build_roles(config.method, config.spec, seed=config.train.seed, colours=colours),
-        shape=shape,
-        data=config.data,
-        train=config.train,
-        engine=config.engine,
-        optimizer=config.optimizer,
-        prepare=prepare,
-        distributed=distributed,
-    )
 
 
 def random_batch(config: Config, device: torch.device) -> Batch:
@@ -94,7 +63,7 @@ def _try(request: Mapping[str, Any]) -> dict[str, Any]:
 def random_steps(config: Config, device: torch.device, *, classes: int = USUAL_CLASSES) -> Callable[[], None]:
     """Return a function that computes the next step of `config`, whose engine is resolved, on random images."""
     side, count = config.data.crop_size, config.images_per_update
-    step, objective, _ = step_of(config, shape=(side, side), classes=classes)
+    step, objective, _ = build_step(config, shape=(side, side), classes=classes)
     batch, numbers = random_batch(config, device), itertools.count()
 
     def run() -> None:

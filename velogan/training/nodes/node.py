@@ -16,7 +16,7 @@ from velogan.engine.duration import Length
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.trainer import Trainer, on_cpu
 from velogan.observe.progress import Display
-from velogan.training.run import trainer_of
+from velogan.training.build import build_trainer
 from velogan.types import Nets
 
 Weights = dict[str, Tensor]
@@ -93,7 +93,7 @@ class Node:
                 f"data.path (--data): {socket.gethostname()} needs the images of the host of the run folder"
             )
         self._roles, self._paced, self._has_state = roles, PacedContext(), False
-        self._trainer = trainer_of(config, data, distributed=self._paced, only=[phase])
+        self._trainer = build_trainer(config, data, distributed=self._paced, active_phases=[phase])
 
     def advance(self, order: Order) -> Report:
         """Carry out `order`."""

@@ -47,7 +47,7 @@ class RemoteStep:
         self, trainer: Trainer, modules: Sequence[Phase], advance: Advance, *, every: Span, say: Callable[[str], None]
     ) -> None:
         self._trainer, self._advance, self._every, self._say = trainer, advance, every, say
-        self.optimizers = trainer.step.optimizers
+        self.nets, self.optimizers = trainer.nets, trainer.step.optimizers
         self.scale: LossScale | None = None
         self._epoch, self._piece = trainer.epoch, 1
         self._pending: list[Sequence[After]] = []
