@@ -26,9 +26,9 @@ import numpy as np
 import torch
 
 from velogan.data.pictures.images import Picture, save_picture
+from velogan.engine.ray_session import ray_session
 from velogan.networks.generators import GeneratorConfig, build_generator
-from velogan.scale.connected import connected
-from velogan.scale.translate import Load, Options, translate_at_scale
+from velogan.scale.translate import Load, ScaleOptions, translate_at_scale
 from velogan.translate.model import Translator
 
 
@@ -37,7 +37,7 @@ def main(pictures: int, rounds: int = 2, side: int = 32, channels: int = 16) -> 
     try:
         make(root / "in", pictures, side)
         rates: dict[int, list[float]] = {1: [], 2: []}
-        with connected(None), watched() as peak:
+        with ray_session(None), watched() as peak:
             for workers in [1, 2] * rounds or [2]:
                 rates[workers].append(rate(root, workers, channels))
         figures = {
@@ -70,7 +70,7 @@ def rate(root: Path, workers: int, channels: int) -> float:
         root / "in",
         root / "out",
         workers=workers,
-        options=Options(),
+        options=ScaleOptions(),
         progress=lambda done: times.append((time.perf_counter(), done)),
     )
     if total.failed:

@@ -62,7 +62,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "translate",
         "evaluation",
         "report",
-        "scale.connected",
     },
     "measure": {
         "config",
@@ -88,7 +87,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "translate",
         "evaluation",
         "report",
-        "scale",
         "training",
     },
     "api": {

@@ -135,7 +135,7 @@ def test_the_command_line_compares_folders(
     for number, folder in enumerate((a, b)):
         _pictures(Path(folder), ["1.png", "2.png", "3.png", "4.png"], seed=number)
     assert main(["evaluate", a, "--against", b, "--inception", "any.pth", "--checkpoint", "best"]) == 2
-    assert "leave --data, --checkpoint and --fp32 out" in capsys.readouterr().err
+    assert "remove --data, --checkpoint and --fp32" in capsys.readouterr().err
     assert main(["evaluate", a, "--against", b, "--features", "lite2", "--json"]) == 0
     scores = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
     assert {"lite2_fid", "lite2_kid"} <= {score["name"] for score in scores}

@@ -116,4 +116,4 @@ def test_workers_count_what_they_leave_out(
     assert main(["translate", "apples2oranges", str(tmp_path / "in"), str(tmp_path / "out"), "--workers", "2"]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "no pictures that are read: 1 .txt, 1 .dcm" in said
-    assert "x.gif is an animation: the first of its 3 pictures was translated (so of 1 more)" in said
+    assert "x.gif is an animation: only the first of its 3 frames was translated" in said

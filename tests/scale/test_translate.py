@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from velogan.scale.connected import connected
+from velogan.engine.ray_session import ray_session
 from velogan.scale.translate import MOST_NAMES, Load, ScaleOptions, translate_at_scale
 from velogan.translate.model import Translator
 from velogan.translate.summary import Summary
@@ -27,7 +27,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     root = str(Path(__file__).resolve().parents[2])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])))
-        with connected(None):
+        with ray_session(None):
             yield
 
 

@@ -121,7 +121,7 @@ def test_settings_without_all_seeds_are_not_ranked(tiny_plan: Callable[..., Swee
     ("metric", "data", "said"),
     [
         (SCORE, {"validation": 0}, r"set data\.validation"),
-        ("psnr_truth_db", {}, "held-out pictures give none"),
+        ("psnr_truth_db", {}, "not available for a2b on held-out pictures"),
     ],
 )
 def test_a_metric_that_cannot_be_had_is_refused_before_anything_starts(
@@ -132,7 +132,7 @@ def test_a_metric_that_cannot_be_had_is_refused_before_anything_starts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "connected", None)
+    monkeypatch.setattr(module, "ray_session", None)
     base = {"cyclegan": tiny_plan().bases["cyclegan"].change(data=data)}
     with pytest.raises(ValueError, match=said):
         sweep(tiny_plan(metric=metric, bases=base), tmp_path, command="velogan sweep", table=StatusLog(quiet=True))

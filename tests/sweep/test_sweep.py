@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from velogan.config import write_yaml
-from velogan.scale.connected import connected
+from velogan.engine.ray_session import ray_session
 from velogan.store.lock import locked
 from velogan.sweep import sweep as module
 from velogan.sweep.dimensions import parse_dimension
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:::ray")
 @pytest.fixture(scope="module")
 def ray() -> Iterator[None]:
     """One Ray for all tests of this file: its start takes seconds."""
-    with connected(None):
+    with ray_session(None):
         yield
 
 
@@ -108,7 +108,7 @@ def test_a_folder_of_another_sweep_is_refused_before_anything_starts(
     folder = run_folder(tmp_path, trial.name)
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(write_yaml(trial.config.change(optimizer={"lr": 0.7})))
-    monkeypatch.setattr(module, "connected", None)
+    monkeypatch.setattr(module, "ray_session", None)
     with pytest.raises(ValueError, match=r"another sweep.*optimizer\.lr"):
         run(tiny_plan(), tmp_path)
 

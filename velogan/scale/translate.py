@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from velogan.engine.memory import peak_memory_mb
-from velogan.scale.connected import connected, require_ray
+from velogan.engine.ray_session import ray_session, require_ray
 from velogan.translate.files import check_options, pixels_of_a_pass, translate_jobs
 from velogan.translate.jobs import Job, escape_unprintable, find_picture_names, replace_suffix
 from velogan.translate.large import Settings
@@ -94,7 +94,7 @@ def translate_at_scale(
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     require_ray("scale", "ray.data", user="--workers")
     total, peak, left = Summary.empty(), 0.0, dict(enumerate(found.parts()))
-    with connected(address):
+    with ray_session(address):
         from ray.exceptions import RayError
 
         started = time.perf_counter()

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from velogan.engine.ray_session import QUIET, require_ray
 from velogan.evaluation.metric import higher_is_better
-from velogan.scale.connected import QUIET, require_ray
 from velogan.sweep.folder import note, noted
 from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.trial import run_trial

@@ -13,12 +13,12 @@ from statistics import fmean
 from typing import Any
 
 from velogan.data.sets.sources import find_sources
+from velogan.engine.ray_session import ray_session
 from velogan.evaluation.metric import check_metric, higher_is_better
 from velogan.evaluation.validation import FEATURE_SCORE, IDENTITY_SCORE, SCORE
 from velogan.files import write_text
 from velogan.observe.log import read_stats
 from velogan.report.sweep_page import describe_no_gain, write_sweep_page
-from velogan.scale.connected import connected
 from velogan.store.lock import locked
 from velogan.sweep.folder import (
     TrialState,
@@ -221,7 +221,7 @@ def _train(
     for trial in left:
         if kept := noted(out, trial.name):  # how it ended an earlier time is no news
             note(out, trial.name, **{**kept, "status": "waiting", "reason": ""})
-    with connected(address):
+    with ray_session(address):
         run_trials(plan, out, left, parallel=parallel, command=command, step=step, earlier=earlier, samples=samples)
 
 

@@ -14,11 +14,11 @@ from velogan.config import Config
 from velogan.data.sets.pair import Data
 from velogan.engine.duration import parse_span
 from velogan.engine.processes import is_distributed
+from velogan.engine.ray_session import ray_session, require_ray
 from velogan.engine.trainer import Trainer
 from velogan.methods.fit import phases_of
 from velogan.objectives.base import Phase
 from velogan.observe.progress import Display
-from velogan.scale.connected import connected, require_ray
 from velogan.training.nodes.node import Node, Order, Report
 from velogan.training.nodes.remote_step import Advance, RemoteStep
 from velogan.training.run import train as train_whole
@@ -89,7 +89,7 @@ def on_nodes(nodes: Mapping[str, Sequence[Any]], *, address: str | None, cuda: b
         return dict(zip(orders, ray.get([actors[name].advance.remote(order) for name, order in orders.items()])))
 
     actors = dict[str, Any]()
-    with connected(address, memory=memory):
+    with ray_session(address, memory=memory):
         has = ray.cluster_resources()
         if cuda and not has.get("GPU"):
             raise OSError("the training chose a GPU, and no host of this Ray has one: say --engine.device cpu")

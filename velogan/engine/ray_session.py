@@ -47,7 +47,7 @@ def require_ray(extra: str, *modules: str, user: str) -> None:
 
 
 @contextmanager
-def connected(address: str | None, *, memory: int = 0) -> Iterator[None]:
+def ray_session(address: str | None, *, memory: int = 0) -> Iterator[None]:
     """Ray at `address`; without one, started inside and gone afterwards, with `memory` bytes for what is sent.
 
     ValueError where nothing answers at `address`; OSError where Ray does not start.

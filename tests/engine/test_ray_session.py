@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velogan.scale.connected import connected
+from velogan.engine.ray_session import ray_session
 
 ray = pytest.importorskip("ray", reason="the extra sweep is not installed")
 
@@ -14,7 +14,7 @@ def test_a_ray_that_does_not_start_is_told_with_the_mend(monkeypatch: pytest.Mon
         raise Exception("The current node timed out during startup.")
 
     monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(OSError, match=r"run the same command again \(The current node timed out"), connected(None):
+    with pytest.raises(OSError, match=r"run the same command again \(The current node timed out"), ray_session(None):
         pass
 
 
@@ -24,5 +24,5 @@ def test_an_address_without_a_ray_is_named(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(ray, "init", init)
     said = r"--address 10.0.0.1:1: no Ray answers there \(nobody there\)"
-    with pytest.raises(ValueError, match=said), connected("10.0.0.1:1"):
+    with pytest.raises(ValueError, match=said), ray_session("10.0.0.1:1"):
         pass
