@@ -33,7 +33,7 @@ class Fused(Planned):
     """`net` with fused steps: same weights, same result up to rounding, no second derivatives.
 
     With `gemm`, convolutions in its precision are native where that is faster. With kernels for GPUs, the library's
-    convolutions share the casts of their weights (`HalfConvolutions`). Modules of unknown kind (`types.forward_kind_of`)
+    convolutions share the casts of their weights (`HalfConvolutions`). Modules of unknown `forward_kind`
     are called as they are. For `recompute` and hooks see `Planned`.
     """
 
