@@ -28,8 +28,9 @@ import torch
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.engine.ray_session import ray_session
 from velogan.networks.generators import GeneratorConfig, build_generator
-from velogan.scale.translate import Load, ScaleOptions, translate_at_scale
+from velogan.scale.translate import Load, translate_at_scale
 from velogan.translate.model import Translator
+from velogan.translate.options import TranslateOptions
 
 
 def main(pictures: int, rounds: int = 2, side: int = 32, channels: int = 16) -> None:
@@ -70,7 +71,7 @@ def rate(root: Path, workers: int, channels: int) -> float:
         root / "in",
         root / "out",
         workers=workers,
-        options=ScaleOptions(),
+        options=TranslateOptions(),
         progress=lambda done: times.append((time.perf_counter(), done)),
     )
     if total.failed:

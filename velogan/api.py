@@ -31,6 +31,7 @@ from velogan.translate.files import Summary, translate
 from velogan.translate.masking import MaskSide
 from velogan.translate.memory import to_picture, translate_images
 from velogan.translate.model import CheckpointChoice, Pages, Translator, Weights, load_translator
+from velogan.translate.options import TranslateOptions
 from velogan.translate.uncertainty import UncertaintyEstimator, UncertaintyMap
 from velogan.types import Direction
 
@@ -204,12 +205,14 @@ class Model:
             self.translator.with_pages(pages),
             Path(source),
             Path(target),
-            overwrite=overwrite,
-            format=format,
-            tile=tile,
-            smooth=smooth,
-            masks=None if masks is None else Path(masks),
-            masks_keep=masks_keep,
+            TranslateOptions(
+                overwrite=overwrite,
+                format=format,
+                tile=tile,
+                smooth=smooth,
+                masks=None if masks is None else Path(masks),
+                masks_keep=masks_keep,
+            ),
         )
 
 

@@ -88,5 +88,5 @@ def test_what_has_no_way_back_is_refused_before_anything_is_written(tmp_path: Pa
         assert main(["translate", str(model), str(tmp_path / "one.png"), str(out), "--uncertainty", *more]) == 2
         assert said in capsys.readouterr().err
     assert not out.exists()
-    with pytest.raises(ValueError, match="a str is no picture"):
+    with pytest.raises(ValueError, match="image=str: not an image"):
         velogan.load(_run(tmp_path / "both", "a2b", "b2a")).uncertainty("one.png")

@@ -76,7 +76,7 @@ def test_the_whole_job(one_pair: Callable[..., Config], tmp_path: Path):
     page = write_report([run]).read_text()
     assert all(words in page for words in ("Reconstruction PSNR", '"reconstruction"', '"b2b"'))
 
-    with pytest.raises(ValueError, match=r"translates a2b alone"):
+    with pytest.raises(ValueError, match=r"translates a2b only"):
         load_translator(run, direction="b2a")
 
 

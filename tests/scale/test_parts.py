@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from velogan.cli import main
 from velogan.data.pictures.images import decode
-from velogan.scale.translate import Input, Load, ScaleOptions, translate_at_scale, translate_part
+from velogan.scale.translate import Input, Load, translate_at_scale, translate_part
 from velogan.translate.jobs import find_picture_names
 from velogan.translate.model import Translator
+from velogan.translate.options import TranslateOptions
 from velogan.translate.summary import Summary
 
 
@@ -28,7 +29,7 @@ class Negative(nn.Module):
 
 def translate(folder: Path, *, format: str | None = None) -> Summary:
     options, names = (
-        ScaleOptions(format=format),
+        TranslateOptions(format=format),
         find_picture_names(folder / "in", folder / "out", suffix=format and f".{format}"),
     )
     translator = Translator(Negative(), multiple=4, device=torch.device("cpu"))
@@ -61,7 +62,7 @@ def test_wrong_inputs_are_refused(tmp_path: Path) -> None:
     put(tmp_path / "in/a.png", b"\x89PNG\r\n\x1a\n")
     (tmp_path / "empty").mkdir()
     for given, output, said in [
-        ("empty", "out", "holds no picture"),
+        ("empty", "out", "contains no pictures"),
         ("none", "out", "does not exist: name a folder"),
         ("in/a.png", "out", "leave it out here"),
         ("in", "in", "is the input folder itself"),
@@ -69,7 +70,7 @@ def test_wrong_inputs_are_refused(tmp_path: Path) -> None:
     ]:
         load: Load = lambda gpus: pytest.fail("started")  # noqa: E731
         with pytest.raises(ValueError, match=said):
-            translate_at_scale(load, tmp_path / given, tmp_path / output, workers=2, options=ScaleOptions())
+            translate_at_scale(load, tmp_path / given, tmp_path / output, workers=2, options=TranslateOptions())
 
 
 def test_pictures_that_would_become_one_file_are_refused(tmp_path: Path, picture: Callable[..., bytes]) -> None:

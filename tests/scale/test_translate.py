@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from velogan.engine.ray_session import ray_session
-from velogan.scale.translate import MOST_NAMES, Load, ScaleOptions, translate_at_scale
+from velogan.scale.translate import MOST_NAMES, Load, translate_at_scale
 from velogan.translate.model import Translator
+from velogan.translate.options import TranslateOptions
 from velogan.translate.summary import Summary
 
 pytestmark = pytest.mark.filterwarnings("ignore:::ray")
@@ -56,7 +57,7 @@ def test_a_killed_worker_loses_nothing_and_the_same_again_does_nothing(
     counts: list[int] = []
 
     def act(die_once: Path | None) -> Summary:
-        options = ScaleOptions()
+        options = TranslateOptions()
         done, _ = translate_at_scale(loader(die_once), folder, out, workers=2, options=options, progress=counts.append)
         return done
 
@@ -88,7 +89,7 @@ def test_what_kills_its_workers_is_named_and_the_other_parts_are_done(
         (tmp_path / "in" / name).write_bytes(picture(0))
     (tmp_path / "in/deadly.png").write_bytes(picture(0, size=16))
     load: Load = lambda gpus: Translator(Deadly(), multiple=4, device=torch.device("cpu"))  # noqa: E731
-    total, _ = translate_at_scale(load, tmp_path / "in", tmp_path / "out", workers=1, options=ScaleOptions())
+    total, _ = translate_at_scale(load, tmp_path / "in", tmp_path / "out", workers=1, options=TranslateOptions())
     failed = dict(total.failed)
     assert "its worker was lost again and again" in failed["deadly.png"]
     assert total.translated >= 20

@@ -15,6 +15,7 @@ from velogan.kernels.inference import Accelerator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.translate.files import translate
 from velogan.translate.model import Translator
+from velogan.translate.options import TranslateOptions
 from velogan.translate.summary import Summary
 
 
@@ -71,7 +72,7 @@ def test_pictures_of_equal_size_share_a_pass(tmp_path: Path, model: Translator) 
     for i in range(100):
         name, size = f"{i:03}.png", (16, 16) if i % 3 else (8, 16)
         expected[name] = 255 - _picture(tmp_path / "in" / name, size=size, seed=i)
-    summary = translate(model, tmp_path / "in", tmp_path / "out", batch_pixels=4 * 16 * 16)
+    summary = translate(model, tmp_path / "in", tmp_path / "out", TranslateOptions(batch_pixels=4 * 16 * 16))
     assert summary.translated == 100
     for name, pixels in expected.items():
         np.testing.assert_array_equal(_pixels(tmp_path / "out" / name), pixels)
@@ -130,7 +131,7 @@ def test_what_is_there_is_skipped_unless_overwritten(tmp_path: Path, model: Tran
     summary = translate(model, tmp_path / "in", tmp_path / "out")
     assert (summary.translated, summary.skipped) == (1, 1)
     assert (tmp_path / "out" / "x.png").read_bytes() == before
-    assert translate(model, tmp_path / "in", tmp_path / "out", overwrite=True).translated == 2
+    assert translate(model, tmp_path / "in", tmp_path / "out", TranslateOptions(overwrite=True)).translated == 2
     np.testing.assert_array_equal(_pixels(tmp_path / "out" / "x.png"), 255 - pixels)
 
 
@@ -145,20 +146,20 @@ def test_one_picture_goes_to_a_file_or_into_a_folder(tmp_path: Path, model: Tran
 def test_an_output_inside_the_input_is_not_translated_again(tmp_path: Path, model: Translator) -> None:
     _picture(tmp_path / "x.png")
     assert translate(model, tmp_path, tmp_path / "out").translated == 1
-    assert translate(model, tmp_path, tmp_path / "out", overwrite=True).translated == 1
+    assert translate(model, tmp_path, tmp_path / "out", TranslateOptions(overwrite=True)).translated == 1
 
 
 def test_refusals_name_the_mend(tmp_path: Path, model: Translator) -> None:
     with pytest.raises(ValueError, match="does not exist: name a picture or a folder"):
         translate(model, tmp_path / "absent", tmp_path / "out")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"holds no picture \(avif .* jp2 .*\): name a folder that does"):
+    with pytest.raises(ValueError, match=r"contains no pictures \(avif .* jp2 .*\): name a folder that does"):
         translate(model, tmp_path / "empty", tmp_path / "out")
     pixels = _picture(tmp_path / "in" / "x.png")
     with pytest.raises(ValueError, match="is the input folder itself"):
-        translate(model, tmp_path / "in", tmp_path / "in" / ".." / "in", overwrite=True)
+        translate(model, tmp_path / "in", tmp_path / "in" / ".." / "in", TranslateOptions(overwrite=True))
     with pytest.raises(ValueError, match="is the input itself"):
-        translate(model, tmp_path / "in" / "x.png", tmp_path / "in", overwrite=True)
+        translate(model, tmp_path / "in" / "x.png", tmp_path / "in", TranslateOptions(overwrite=True))
     with pytest.raises(ValueError, match="is a file, but the input is a folder"):
         translate(model, tmp_path / "in", tmp_path / "in" / "x.png")
     np.testing.assert_array_equal(_pixels(tmp_path / "in" / "x.png"), pixels)
@@ -199,7 +200,7 @@ def test_an_identity_keeps_depth_alpha_and_profile(tmp_path: Path, channels: int
     for name, pixels, alpha in kinds:
         profile = None if name.endswith("npy") else b"a profile"
         save_picture(tmp_path / "in" / name, Picture(pixels, alpha, profile))
-    summary = translate(model, tmp_path / "in", tmp_path / "out", tile=tile)
+    summary = translate(model, tmp_path / "in", tmp_path / "out", TranslateOptions(tile=tile))
     assert (summary.translated, summary.failed, summary.renamed) == (len(kinds), (), ())
     assert summary.tiled == (len(kinds) if tile else 0)
     for name, pixels, alpha in kinds:
@@ -281,7 +282,7 @@ def test_alpha_goes_along_into_another_depth(tmp_path: Path) -> None:
 def test_a_format_is_that_of_all(tmp_path: Path, model: Translator, suffix: str) -> None:
     _picture(tmp_path / "in" / "a.jpg")
     _picture(tmp_path / "in" / "deep" / "b.png")
-    summary = translate(model, tmp_path / "in", tmp_path / "out", format=suffix)
+    summary = translate(model, tmp_path / "in", tmp_path / "out", TranslateOptions(format=suffix))
     assert (summary.translated, summary.renamed) == (2, ())
     for name in (f"a.{suffix}", f"deep/b.{suffix}"):
         assert read_picture(tmp_path / "out" / name).pixels.shape == (20, 12, 3)
@@ -301,7 +302,7 @@ def test_of_animations_the_first_picture_is_translated_and_that_is_said(tmp_path
     for name in names:
         frames[0].save(tmp_path / "in" / name, save_all=True, append_images=frames[1:])
     _picture(tmp_path / "in" / "plain.png")
-    summary = translate(model, tmp_path / "in", tmp_path / "out", format="bmp")
+    summary = translate(model, tmp_path / "in", tmp_path / "out", TranslateOptions(format="bmp"))
     assert (summary.translated, summary.animated) == (5, tuple((name, 3) for name in names))
 
 
@@ -310,11 +311,11 @@ def test_what_a_format_cannot_hold_goes_into_one_that_can(tmp_path: Path, model:
     (tmp_path / "in").mkdir()
     save_picture(tmp_path / "in" / "deep.tiff", Picture(deep))
     _picture(tmp_path / "in" / "plain.png")
-    summary = translate(model, tmp_path / "in", tmp_path / "out", format="jpg")
+    summary = translate(model, tmp_path / "in", tmp_path / "out", TranslateOptions(format="jpg"))
     assert summary.renamed == (("deep.tiff", ".png"),)
     assert read_picture(tmp_path / "out" / "deep.png").pixels.dtype == np.uint16
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["deep.png", "plain.jpg"]
-    again = translate(model, tmp_path / "in", tmp_path / "out", format="jpg")
+    again = translate(model, tmp_path / "in", tmp_path / "out", TranslateOptions(format="jpg"))
     assert (again.translated, again.skipped, again.failed) == (0, 2, ())
 
 
@@ -322,18 +323,18 @@ def test_two_pictures_for_one_name_are_refused_before_anything_is_written(tmp_pa
     for name in ("a.png", "b.bmp", "b.png"):
         _picture(tmp_path / "in" / name)
     with pytest.raises(ValueError, match=r"b\.bmp and b\.png would both become .*b\.jpg: rename one"):
-        translate(model, tmp_path / "in", tmp_path / "out", format="jpg")
+        translate(model, tmp_path / "in", tmp_path / "out", TranslateOptions(format="jpg"))
     assert not (tmp_path / "out").exists()
 
 
-def test_wrong_settings_are_refused(tmp_path: Path, model: Translator) -> None:
+def test_rejects_invalid_options(tmp_path: Path, model: Translator) -> None:
     _picture(tmp_path / "x.png")
-    with pytest.raises(ValueError, match="format=gif is not known"):
-        translate(model, tmp_path / "x.png", tmp_path / "out", format="gif")
-    with pytest.raises(ValueError, match="tile=-1 is no side"):
-        translate(model, tmp_path / "x.png", tmp_path / "out", tile=-1)
+    with pytest.raises(ValueError, match="format=gif: not a known format"):
+        translate(model, tmp_path / "x.png", tmp_path / "out", TranslateOptions(format="gif"))
+    with pytest.raises(ValueError, match="tile=-1: not a side"):
+        translate(model, tmp_path / "x.png", tmp_path / "out", TranslateOptions(tile=-1))
     with pytest.raises(ValueError, match=r"out\.png and format=jpg contradict"):
-        translate(model, tmp_path / "x.png", tmp_path / "out.png", format="jpg")
+        translate(model, tmp_path / "x.png", tmp_path / "out.png", TranslateOptions(format="jpg"))
 
 
 def test_odd_files_fail_one_by_one(tmp_path: Path, model: Translator) -> None:
@@ -373,7 +374,7 @@ def test_a_flat_picture_gives_finite_values(tmp_path: Path) -> None:
         made = _translator(net).translate_fast(torch.zeros(1, 3, 8, 8), rounded=True)
         assert made.isfinite().all()
         save_picture(tmp_path / "x.png", Picture(flat))
-        summary = translate(_translator(net), tmp_path / "x.png", tmp_path / f"out{tile}", tile=tile)
+        summary = translate(_translator(net), tmp_path / "x.png", tmp_path / f"out{tile}", TranslateOptions(tile=tile))
         assert (summary.translated, summary.tiled) == (1, int(tile > 0))
         made = read_picture(tmp_path / f"out{tile}" / "x.png").pixels[24:-24, 24:-24]
         assert (made == made[:1, :1]).all()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from velogan.translate.files import translate
 from velogan.translate.films import Smoother
 from velogan.translate.model import Translator
+from velogan.translate.options import TranslateOptions
 
 
 class Negative(nn.Module):
@@ -139,7 +140,7 @@ def test_what_a_player_turns_is_translated_upright(
         assert all(frame.side_data.get("DISPLAYMATRIX") is None for frame in written.decode(stream))
 
 
-def test_what_cannot_be_is_said_and_leaves_nothing(tmp_path: Path, model: Translator) -> None:
+def test_reports_films_that_cannot_be_translated(tmp_path: Path, model: Translator) -> None:
     film = _film(tmp_path / "film.mp4")
     (tmp_path / "cut.mp4").write_bytes(film.read_bytes()[:1500])
     (tmp_path / "text.mp4").write_text("#EXTM3U\n#EXTINF:1,\n/etc/passwd\n")
@@ -154,13 +155,13 @@ def test_what_cannot_be_is_said_and_leaves_nothing(tmp_path: Path, model: Transl
     assert not list((tmp_path / "out").iterdir())
     wrong: list[tuple[Path, dict[str, Any], str]] = [
         (film, {}, "input itself"),
-        (tmp_path / "a.png", {}, "is no film"),
+        (tmp_path / "a.png", {}, "is not a film"),
         (tmp_path / "out", {"format": "png"}, "format=png"),
         (tmp_path / "out", {"smooth": 1.0}, r"smooth=1.0"),
     ]
     for target, extra, words in wrong:
         with pytest.raises(ValueError, match=words):
-            translate(model, film, target, **extra)
+            translate(model, film, target, TranslateOptions(**extra))
 
 
 def test_what_stands_still_is_smoothed_and_what_moves_is_not() -> None:

@@ -17,8 +17,9 @@ from velogan.data.pictures.images import Picture, read_picture, save_picture
 from velogan.data.sets.sources import list_images
 from velogan.translate import jobs
 from velogan.translate.files import translate
-from velogan.translate.masking import composite
+from velogan.translate.masking import MaskSide, composite
 from velogan.translate.model import Translator
+from velogan.translate.options import TranslateOptions
 
 
 class Negative(nn.Module):
@@ -48,7 +49,7 @@ def _half(path: Path, height: int, width: int) -> None:
 @pytest.mark.parametrize("tile", [None, 24], ids=["whole", "tiles"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 @pytest.mark.parametrize("keep", ["outside", "inside"])
-def test_what_a_mask_keeps_is_the_input_pixel_for_pixel(tmp_path: Path, keep: str, dtype: type, tile: int | None):
+def test_masked_pixels_are_those_of_the_input(tmp_path: Path, keep: MaskSide, dtype: type, tile: int | None):
     names = ("one.png", "deep/two.png")
     given = {name: _save(tmp_path / "in" / name, 50, 44, 3, seed=n, dtype=dtype) for n, name in enumerate(names)}
     for name in given:
@@ -57,9 +58,7 @@ def test_what_a_mask_keeps_is_the_input_pixel_for_pixel(tmp_path: Path, keep: st
         _model(),
         tmp_path / "in",
         tmp_path / "out",
-        tile=tile,
-        masks=tmp_path / "masks",
-        masks_keep=keep,  # pyright: ignore[reportArgumentType]
+        TranslateOptions(tile=tile, masks=tmp_path / "masks", masks_keep=keep),
     )
     assert (done.translated, done.tiled, done.failed) == (2, 2 if tile else 0, ())
     changed = np.s_[:, :22] if keep == "outside" else np.s_[:, 22:]
@@ -78,7 +77,7 @@ def test_grey_mixes() -> None:
 def test_a_mask_for_one_picture_may_be_a_file(tmp_path: Path) -> None:
     given = _save(tmp_path / "horse.png", 20, 20, 3)
     _half(tmp_path / "its-mask.png", 20, 20)
-    translate(_model(), tmp_path / "horse.png", tmp_path / "out.png", masks=tmp_path / "its-mask.png")
+    translate(_model(), tmp_path / "horse.png", tmp_path / "out.png", TranslateOptions(masks=tmp_path / "its-mask.png"))
     made = read_picture(tmp_path / "out.png").pixels
     np.testing.assert_array_equal(made[:, 10:], given[:, 10:])
     np.testing.assert_array_equal(made[:, :10], 255 - given[:, :10])
@@ -87,20 +86,20 @@ def test_a_mask_for_one_picture_may_be_a_file(tmp_path: Path) -> None:
 def test_a_grey_picture_through_a_colour_run(tmp_path: Path) -> None:
     given = _save(tmp_path / "horse.png", 20, 20, 1)
     _half(tmp_path / "masks/horse.png", 20, 20)
-    translate(_model(), tmp_path / "horse.png", tmp_path / "out.png", masks=tmp_path / "masks")
+    translate(_model(), tmp_path / "horse.png", tmp_path / "out.png", TranslateOptions(masks=tmp_path / "masks"))
     np.testing.assert_array_equal(read_picture(tmp_path / "out.png").pixels[:, 10:], given[:, 10:].repeat(3, axis=2))
 
 
-def test_missing_masks_are_said_before_anything_is_written(tmp_path: Path) -> None:
+def test_rejects_missing_masks_before_writing(tmp_path: Path) -> None:
     for number in range(3):
         _save(tmp_path / "in" / f"{number}.png", 20, 20, 3)
     _half(tmp_path / "masks/1.png", 20, 20)
-    with pytest.raises(ValueError, match=r"masks .* has none for 2 of 3 pictures, for example 0\.png: add"):
-        translate(_model(), tmp_path / "in", tmp_path / "out", masks=tmp_path / "masks")
-    with pytest.raises(ValueError, match=r"masks .*nowhere: there is no such folder"):
-        translate(_model(), tmp_path / "in", tmp_path / "out", masks=tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"1\.png is a file, but input .* is a folder"):
-        translate(_model(), tmp_path / "in", tmp_path / "out", masks=tmp_path / "masks/1.png")
+    with pytest.raises(ValueError, match=r"masks=.*: no mask for 2 of 3 pictures, for example 0\.png; add"):
+        translate(_model(), tmp_path / "in", tmp_path / "out", TranslateOptions(masks=tmp_path / "masks"))
+    with pytest.raises(ValueError, match=r"masks=.*nowhere: no such folder"):
+        translate(_model(), tmp_path / "in", tmp_path / "out", TranslateOptions(masks=tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match=r"1\.png: a file, but input .* is a folder"):
+        translate(_model(), tmp_path / "in", tmp_path / "out", TranslateOptions(masks=tmp_path / "masks/1.png"))
     assert not (tmp_path / "out").exists()
 
 
@@ -151,10 +150,10 @@ def test_a_mask_that_does_not_fit_fails_by_name(tmp_path: Path) -> None:
     for name, mask in others.items():
         _save(tmp_path / "in" / name, 20, 20, 3)
         save_picture(tmp_path / "masks" / name, mask)
-    done = translate(_model(), tmp_path / "in", tmp_path / "out", masks=tmp_path / "masks")
+    done = translate(_model(), tmp_path / "in", tmp_path / "out", TranslateOptions(masks=tmp_path / "masks"))
     why = dict(done.failed)
     assert done.translated == 2
-    assert re.search(r"its mask .*a\.png is 10x20 pixels, and the picture 20x20: give both one size", why["a.png"])
+    assert re.search(r"its mask .*a\.png is 10x20 pixels, but the picture 20x20: use equal sizes", why["a.png"])
     assert re.search(r"its mask .*b\.png: not a picture that can be read", why["b.png"])
     assert re.search(r"its mask .*c\.tiff has floating-point", why["c.png"])
     assert re.search(r"its mask .*e\.png has no pixel above 1, and white is 255: save it with 0 and 255", why["e.png"])
@@ -163,40 +162,43 @@ def test_a_mask_that_does_not_fit_fails_by_name(tmp_path: Path) -> None:
     assert re.search(r"its mask .*h\.png has no pixel above 255, and white is 65535", why["h.png"])
 
 
-def test_two_masks_of_one_picture_are_refused(tmp_path: Path) -> None:
+def test_rejects_two_masks_of_one_picture(tmp_path: Path) -> None:
     _save(tmp_path / "in/a.png", 20, 20, 3)
     for name in ("a.png", "a.bmp"):
         _half(tmp_path / "masks" / name, 20, 20)
     with pytest.raises(ValueError, match=r"masks holds both a\.bmp and a\.png, for one picture: leave one of them"):
-        translate(_model(), tmp_path / "in", tmp_path / "out", masks=tmp_path / "masks")
+        translate(_model(), tmp_path / "in", tmp_path / "out", TranslateOptions(masks=tmp_path / "masks"))
 
 
 @pytest.mark.parametrize("output", [{"channels": 3, "range": (0, 100)}, {"channels": 1}])
-def test_nothing_is_kept_of_pictures_whose_translations_are_of_another_kind(tmp_path: Path, output: dict[str, object]):
+def test_reports_masks_of_translations_with_another_format(tmp_path: Path, output: dict[str, object]):
     _save(tmp_path / "in.png", 20, 20, 3)
     _half(tmp_path / "mask.png", 20, 20)
     done = translate(
-        _model(input={"channels": 3}, output=output), tmp_path / "in.png", tmp_path / "out", masks=tmp_path / "mask.png"
+        _model(input={"channels": 3}, output=output),
+        tmp_path / "in.png",
+        tmp_path / "out",
+        TranslateOptions(masks=tmp_path / "mask.png"),
     )
     assert [reason for _, reason in done.failed] == [
-        "a mask cannot keep it: its translation has another type, channels or range; leave masks out"
+        "its mask cannot be applied: the translation has another type, channels or range; leave masks out"
     ]
 
 
-def test_films_scans_and_many_processes_take_no_masks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_masks_of_films_scans_and_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "film.mp4").write_bytes(b"\0\0\0\x18ftypmp42")
-    with pytest.raises(ValueError, match=r"masks .* are for pictures, but .*film\.mp4 is a film: leave them out"):
-        translate(_model(), tmp_path / "film.mp4", tmp_path / "out.mp4", masks=tmp_path)
+    with pytest.raises(
+        ValueError, match=r"masks=.* masks are for pictures, but .*film\.mp4 is a film; leave masks out"
+    ):
+        translate(_model(), tmp_path / "film.mp4", tmp_path / "out.mp4", TranslateOptions(masks=tmp_path))
     (tmp_path / "scan.dcm").write_bytes(b"\0" * 128 + b"DICM")
-    with pytest.raises(ValueError, match=r"masks .* are for pictures, but scan\.dcm is a scan: leave them out"):
-        translate(_model(), tmp_path / "scan.dcm", tmp_path / "out", masks=tmp_path)
+    with pytest.raises(ValueError, match=r"masks=.* masks are for pictures, but scan\.dcm is a scan; leave masks out"):
+        translate(_model(), tmp_path / "scan.dcm", tmp_path / "out", TranslateOptions(masks=tmp_path))
     asked = ["translate", "apples2oranges", str(tmp_path), str(tmp_path / "out")]
     assert main([*asked, "--workers", "2", "--masks", str(tmp_path)]) == 2
     assert "--masks cannot be combined with --workers 2" in capsys.readouterr().err
     assert main([*asked, "--masks-keep", "inside"]) == 2
-    assert (
-        "masks_keep=inside says what masks keep, and there are none: add masks (--masks DIR)" in capsys.readouterr().err
-    )
+    assert "masks_keep=inside: there are no masks; add masks (--masks DIR)" in capsys.readouterr().err
 
 
 def test_black_of_a_mask_stays_black_where_its_tag_says_that_it_means_no_data(tmp_path: Path) -> None:
@@ -204,5 +206,5 @@ def test_black_of_a_mask_stays_black_where_its_tag_says_that_it_means_no_data(tm
     _half(tmp_path / "mask.tif", 20, 20)
     tag: Any = (42113, "s", 0, "0", True)
     tifffile.imwrite(tmp_path / "mask.tif", tifffile.imread(tmp_path / "mask.tif"), extratags=[tag])
-    translate(_model(), tmp_path / "in.png", tmp_path / "out.png", masks=tmp_path / "mask.tif")
+    translate(_model(), tmp_path / "in.png", tmp_path / "out.png", TranslateOptions(masks=tmp_path / "mask.tif"))
     np.testing.assert_array_equal(read_picture(tmp_path / "out.png").pixels[:, 10:], given[:, 10:])

@@ -197,10 +197,10 @@ def test_scratch_files_are_plain_arrays_and_give_back_every_bit(
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(1, 4, 128, 128)
     for dtype, x in ((torch.bfloat16, bits.view(torch.bfloat16)), (torch.float32, torch.randn(1, 3, 5, 7))):
         state = norm_statistics._State(x, [x[:, :2].contiguous(memory_format=torch.channels_last)], 999)
-        norm_statistics._put(state, tmp_path / "state.npy")
-        again = norm_statistics._fetched(tmp_path / "state.npy", torch.device("cpu"))
+        norm_statistics._save(state, tmp_path / "state.npy")
+        again = norm_statistics._load(tmp_path / "state.npy", torch.device("cpu"))
         assert again.width == 999
-        for before, after in ((state.x, again.x), *zip(state.aside, again.aside, strict=True)):
+        for before, after in ((state.x, again.x), *zip(state.branches, again.branches, strict=True)):
             assert after.dtype == dtype
             whole = torch.int16 if dtype == torch.bfloat16 else torch.int32
             assert torch.equal(before.contiguous().view(whole), after.contiguous().view(whole))

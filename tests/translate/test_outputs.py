@@ -41,7 +41,7 @@ def given(tmp_path: Path) -> Path:
 def test_translate(name: str, suffix: str, given: Path) -> None:
     model = Translator(nn.Identity(), multiple=4, device=torch.device("cpu"))
     before = sorted(given.rglob("*"))
-    with pytest.raises(ValueError, match=r"is named like a file|is no film|is of another kind"):
+    with pytest.raises(ValueError, match=r"is named like a file|is not a film|is of another kind"):
         translate(model, given / name, given / f"res{suffix}")
     assert sorted(given.rglob("*")) == before
 

@@ -18,6 +18,7 @@ from velogan.data.config import DataConfig
 from velogan.data.sets.sources import find_sources
 from velogan.translate.files import translate
 from velogan.translate.model import Translator
+from velogan.translate.options import TranslateOptions
 
 STACK = np.random.default_rng(0).integers(0, 256, (3, 16, 24), dtype=np.uint8)
 FEW = ["--image-size", "32", "--generator.channels", "2", "--generator.blocks", "1", "--discriminator.channels", "2"]
@@ -98,7 +99,7 @@ def test_grey_slices_stay_grey_and_say_what_they_are(stack: Path, tmp_path: Path
     asked: list[tuple[str, dict[str, Any]]] = [("x", {"format": "png"}), ("x", {"masks": tmp_path}), ("x.nii", {})]
     for target, more in asked:
         with pytest.raises(ValueError, match="a stack of slices"):
-            translate(_model(1, "slices"), stack, tmp_path / target, **more)
+            translate(_model(1, "slices"), stack, tmp_path / target, TranslateOptions(**more))
     ((_, reason),) = translate(_model(1), stack, tmp_path / "more").failed
     assert "slices" in reason
 

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from velogan.data.pictures.scans import read_scan
 from velogan.translate.files import translate
 from velogan.translate.model import Translator
+from velogan.translate.options import TranslateOptions
 
 STUDY, SERIES = generate_uid(), generate_uid()
 
@@ -429,7 +430,7 @@ def test_what_is_asked_for_wrongly(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ValueError, match="another kind"):
         translate(_model(), file, tmp_path / "out.nii")
     with pytest.raises(ValueError, match="format=png"):
-        translate(_model(), file, tmp_path / "out", format="png")
+        translate(_model(), file, tmp_path / "out", TranslateOptions(format="png"))
     monkeypatch.setattr("velogan.files.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs pydicom: .*pip install"):
         translate(_model(), file, tmp_path / "out")

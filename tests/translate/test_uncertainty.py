@@ -127,7 +127,7 @@ def test_a_picture_of_a_maps_name_is_left_alone(folders: tuple[Path, Path]):
     Image.fromarray(_picture()[..., 0]).save(picture)
     before = picture.read_bytes()
     made = write_maps(_estimator(GreysBlue()), find_map_jobs(source, target), overwrite=True)
-    assert "is no uncertainty map: move it" in made[0].reason
+    assert "is not an uncertainty map: move it" in made[0].reason
     assert made[1].reason == ""
     assert picture.read_bytes() == before
 

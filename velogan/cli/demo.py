@@ -67,6 +67,7 @@ def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: 
     from velogan.training.run import train
     from velogan.translate.files import translate
     from velogan.translate.model import load_translator
+    from velogan.translate.options import TranslateOptions
 
     started_at = time.monotonic()
     config = RECIPES[preset]()
@@ -74,8 +75,8 @@ def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: 
     display.say(f"training ends after {config.train.length} or {minutes:g} min, whichever comes first")
     trained = train(config, run, display=display, origin=origin, placing=placing)
     held_out = find_sources(config.data).a.test
-    assert isinstance(held_out, Folder)  # the built-in data set has test pictures
-    translate(load_translator(run), held_out.directory, run / "translated", overwrite=True)
+    assert isinstance(held_out, Folder)  # the built-in set has one
+    translate(load_translator(run), held_out.directory, run / "translated", TranslateOptions(overwrite=True))
     scores = {
         score["name"]: score
         for score in evaluate(run, checkpoint="last", task=display.task)["scores"]

@@ -75,7 +75,7 @@ class Serve(Flags):
         from velogan.interchange.hub import resolve_model_path
         from velogan.observe.progress import Display
         from velogan.serve.server import address, bind, serve, token_for
-        from velogan.translate.files import check_options
+        from velogan.translate.options import TranslateOptions
 
         require("serve", "fastapi", "uvicorn", "python_multipart", user="velogan serve")
         from velogan.serve.app import build_app
@@ -87,7 +87,7 @@ class Serve(Flags):
             seconds=self.seconds,
             waiting=self.waiting,
         )
-        check_options(format=None, tile=self.tile)
+        TranslateOptions(tile=self.tile)  # raises ValueError if the value is not valid
         token = token_for(self.host, self.token or os.environ.get("VELOGAN_TOKEN") or None)
         with Display() as display, bind(self.host, self.port) as listening:
             models = load_all(

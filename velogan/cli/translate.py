@@ -152,6 +152,7 @@ class Translate(Flags):
         from velogan.observe.progress import Display
         from velogan.translate.files import translate
         from velogan.translate.maps import write_maps
+        from velogan.translate.options import TranslateOptions
 
         if self.workers is not None:
             unsupported = {
@@ -175,12 +176,14 @@ class Translate(Flags):
                 model,
                 self.input,
                 self.output,
-                overwrite=self.overwrite,
-                format=self.format,
-                tile=self.tile,
-                smooth=self.smooth,
-                masks=self.masks,
-                masks_keep=self.masks_keep,
+                TranslateOptions(
+                    overwrite=self.overwrite,
+                    format=self.format,
+                    tile=self.tile,
+                    smooth=self.smooth,
+                    masks=self.masks,
+                    masks_keep=self.masks_keep,
+                ),
                 progress=display.task("translating"),
             )
             output = self.output
@@ -237,7 +240,8 @@ def _translate_at_scale(command: Translate, workers: int) -> Outcome:
     from velogan.data.sets.sources import left_out
     from velogan.interchange.hub import resolve_model_path
     from velogan.observe.progress import Display
-    from velogan.scale.translate import ScaleOptions, translate_at_scale
+    from velogan.scale.translate import translate_at_scale
+    from velogan.translate.options import TranslateOptions
 
     model = _load_translator(dataclasses.replace(command, fp32=True))  # reports errors before workers start
     if model.input.pages == "slices":
@@ -252,7 +256,7 @@ def _translate_at_scale(command: Translate, workers: int) -> Outcome:
             command.input,
             command.output,
             workers=workers,
-            options=ScaleOptions(command.format, command.tile, command.overwrite),
+            options=TranslateOptions(format=command.format, tile=command.tile, overwrite=command.overwrite),
             gpus=command.device != "cpu" and (model.device.type == "cuda" or command.address is not None),
             address=command.address,
             progress=display.count("translating"),

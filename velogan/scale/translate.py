@@ -19,10 +19,10 @@ import torch
 
 from velogan.engine.memory import peak_memory_mb
 from velogan.engine.ray_session import ray_session, require_ray
-from velogan.translate.files import check_options, pixels_of_a_pass, translate_jobs
+from velogan.translate.files import translate_jobs
 from velogan.translate.jobs import Job, escape_unprintable, find_picture_names, replace_suffix
-from velogan.translate.large import Settings
 from velogan.translate.model import Translator
+from velogan.translate.options import TranslateOptions
 from velogan.translate.summary import Summary
 
 MOST_LOSSES = 2
@@ -33,21 +33,6 @@ MOST_NAMES = 256
 
 Load = Callable[[int], Translator]
 """Load the generator in a worker, which has so many GPUs."""
-
-
-@dataclass(frozen=True)
-class ScaleOptions:
-    """How images are translated; see `translate`. `threads` decode and save in each worker."""
-
-    format: str | None = None
-    tile: int | None = None
-    overwrite: bool = False
-    threads: int = 2
-
-    @property
-    def suffix(self) -> str | None:
-        """The suffix of all translations; None: each image keeps its own."""
-        return self.format and f".{self.format}"
 
 
 @dataclass(frozen=True)
@@ -70,7 +55,7 @@ def translate_at_scale(
     output: Path,
     *,
     workers: int,
-    options: ScaleOptions,
+    options: TranslateOptions,
     gpus: bool = False,
     address: str | None = None,
     progress: Callable[[int], None] | None = None,
@@ -82,7 +67,6 @@ def translate_at_scale(
     that of the largest process. Raises ValueError for what the user can fix, before anything is started; OSError if
     workers cannot be started.
     """
-    check_options(format=options.format, tile=options.tile)
     if workers < 1:
         raise ValueError(f"--workers {workers}: at least one")
     if address and address.startswith("ray://"):
@@ -115,14 +99,13 @@ def translate_at_scale(
 
 
 def _results(
-    found: Input, load: Load, options: ScaleOptions, workers: int, *, gpus: bool
+    found: Input, load: Load, options: TranslateOptions, workers: int, *, gpus: bool
 ) -> Iterator[tuple[int, Summary, float]]:
     """Yield the number of each part that is finished, its summary, and the peak memory of its worker in MB."""
     import ray
     from ray.data import ActorPoolStrategy, DataContext, from_items
 
     cpus, share = _share([node["Resources"] for node in ray.nodes() if node["Alive"]], workers, gpus=gpus)
-    options = replace(options, threads=max(1, int(cpus)) + 1)
     rows = [
         {"part": number, "names": b"\0".join(map(os.fsencode, names))} for number, names in enumerate(found.parts())
     ]
@@ -165,9 +148,10 @@ def _share(nodes: Sequence[dict[str, float]], workers: int, *, gpus: bool) -> tu
 class _Worker:
     """A process that has the generator and translates parts."""
 
-    def __init__(self, found: Input, load: Load, options: ScaleOptions, gpus: float, threads: int) -> None:
+    def __init__(self, found: Input, load: Load, options: TranslateOptions, gpus: float, threads: int) -> None:
         torch.set_num_threads(threads)
         self._found, self._options = found, options
+        self._threads = threads
         self._model = load(1 if gpus else 0)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
@@ -175,7 +159,7 @@ class _Worker:
 
         names = [os.fsdecode(name) for name in bytes(batch["names"][0]).split(b"\0")]
         try:
-            done = translate_part(self._model, self._found, names, options=self._options)
+            done = translate_part(self._model, self._found, names, options=self._options, threads=self._threads + 1)
         except Exception as error:  # whatever it is, the other parts go on, and the report tells it
             failed = tuple((escape_unprintable(name), f"{type(error).__name__}: {error}") for name in names)
             done = replace(Summary.empty(), failed=failed)
@@ -183,12 +167,13 @@ class _Worker:
         return {"result": [ray.cloudpickle.dumps(result)]}  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def translate_part(model: Translator, found: Input, names: Sequence[str], *, options: ScaleOptions) -> Summary:
-    """Translate the images of `names`."""
-    settings = Settings(options.overwrite, options.tile, pixels_of_a_pass(model.device))
-    return translate_jobs(model, [_job(found, name, options) for name in names], settings, threads=options.threads)
+def translate_part(
+    model: Translator, found: Input, names: Sequence[str], *, options: TranslateOptions, threads: int = 2
+) -> Summary:
+    """Translate the images of `names`; `threads` decode and save."""
+    return translate_jobs(model, [_job(found, name, options) for name in names], options, threads=threads)
 
 
-def _job(found: Input, name: str, options: ScaleOptions) -> Job:
+def _job(found: Input, name: str, options: TranslateOptions) -> Job:
     target = found.output / replace_suffix(Path(name), options.suffix)
     return Job(name=escape_unprintable(name), source=found.root / name, target=target, exclusive=False)

@@ -15,9 +15,9 @@ from fastapi import HTTPException
 from velogan.data.pictures.images import Picture, choose_suffix, detect_suffix, encode
 from velogan.serve import pictures
 from velogan.serve.schema import Preview, Translated, TranslateForm, UncertaintyInfo
-from velogan.translate.memory import translate_pictures
+from velogan.translate.large import plan_tiles
 from velogan.translate.model import Translator
-from velogan.translate.pictures import output_format
+from velogan.translate.pictures import output_format, translate_pictures
 from velogan.translate.uncertainty import UncertaintyEstimator
 from velogan.types import Direction
 
@@ -70,7 +70,7 @@ class TranslationService:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="translate")
         for model in models.values():
             dtype = np.dtype(model.input.dtype)
-            translate_pictures(model, [Picture(np.zeros((64, 64, model.input.channels), dtype))])
+            translate_pictures(model, [Picture(np.zeros((64, 64, model.input.channels), dtype))], None)
 
     async def translate(self, form: TranslateForm, upload: bytes) -> Translated:
         """Return the translation of a file's bytes, after those that came before. Raises HTTPException.
@@ -102,7 +102,8 @@ class TranslationService:
         started, model = time.monotonic(), self.models[direction]
         source = pictures.read(upload, self.limits.pixels, pages_are_channels=model.pages_are_channels)
         try:
-            (result,) = translate_pictures(model, [source], tile=self._tile, before_tile=check_waited_for)
+            tiles = plan_tiles(model, *source.pixels.shape[:2], tile=self._tile)
+            (result,) = translate_pictures(model, [source.read_only()], tiles, before_tile=check_waited_for)
             suffix = choose_suffix(detect_suffix(upload[:12]), result)
             data = encode(suffix, result)
         except ValueError as error:

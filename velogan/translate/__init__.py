@@ -1,1 +1,1 @@
-"""Trained generators at work: found, loaded, and run over picture files."""
+"""Load trained generators and translate images and files with them."""

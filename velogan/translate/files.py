@@ -1,4 +1,4 @@
-"""Translating picture files: one, or a folder with its tree kept."""
+"""Translate files: a picture, a scan, a film, or a folder with its tree."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from velogan.data.pictures.films import is_film
-from velogan.data.pictures.images import LOSSY, SUFFIXES, Picture, choose_suffix
+from velogan.data.pictures.images import LOSSY, Picture, choose_suffix
 from velogan.data.sets.ahead import in_order
 from velogan.data.sets.sources import list_images
 from velogan.translate.films import translate_film
 from velogan.translate.jobs import Job, find_jobs
-from velogan.translate.large import Settings, plan_tiles
-from velogan.translate.masking import MaskSide, find_masks
+from velogan.translate.large import plan_tiles
+from velogan.translate.masking import find_masks
 from velogan.translate.model import Translator
-from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
-from velogan.translate.scans import find_scans, translate_scans
+from velogan.translate.options import TranslateOptions
+from velogan.translate.pictures import output_format, translate_pictures
+from velogan.translate.scans import ScanJob, find_scans, translate_scans
 from velogan.translate.summary import Summary, describe_error
 from velogan.translate.volumes import needs_volume_context, translate_volumes
 from velogan.types import Progress
 
 _Decoded = tuple[Job, Picture]
 
+_DEFAULTS = TranslateOptions()
 _AHEAD = 32  # pictures decoded but not translated, or translated but not saved: bounds memory
 _AHEAD_BYTES = 2**28  # of translated pictures that are not yet saved
 
@@ -39,103 +40,109 @@ def translate(
     model: Translator,
     input: Path,
     output: Path,
+    options: TranslateOptions = _DEFAULTS,
     *,
-    overwrite: bool = False,
-    format: str | None = None,
-    tile: int | None = None,
-    smooth: float = 0.0,
-    masks: Path | None = None,
-    masks_keep: MaskSide = "outside",
-    batch_pixels: int | None = None,
     progress: Progress | None = None,
 ) -> Summary:
-    """Translate one picture, scan or film, or all pictures and scans below a folder, into `output`.
+    """Translate a picture, a scan or a film, or all pictures and scans below a folder, into `output`.
 
-    Names, tree and sizes are kept.
+    File names, folder tree and image sizes are kept; so are bit depth, alpha and colour profile. If the format of a
+    file cannot hold its result, another one is used and listed in the summary. Each file appears complete or not at
+    all. A picture that fails is listed in the summary and does not stop the others.
 
-    `output`: a folder, or for one picture a file whose suffix names the format. `format` (png, tiff, ...) is that of
-    all; None: each picture's own. Depth, alpha and colour profile are kept; if a format cannot hold the result,
-    another is taken and the summary says so. A picture that is already there is skipped unless `overwrite`; each
-    file appears whole or not at all. A picture that fails is named in the summary and does not stop the others.
-    `tile`: side in pixels of the tiles that large pictures are translated in; None: automatic, 0: no tiles. Pictures of
-    equal size share a pass of up to `batch_pixels` pixels; a larger one goes alone. `progress(done, total)` counts
-    files, from the calling thread. Scans are DICOM and NIfTI files; they stay what they are, see `scans.py`.
-    Of a film, frames are counted, and `smooth` is the share of what was shown before, see `films.py`.
-    `masks`: a folder with a mask for each picture, under its name, or for one picture a file; what it says to keep
-    (`masks_keep`) is the input's, pixel for pixel.
-    Where pages of a TIFF are slices to `model`, they are translated one by one.
-    Raises `ValueError` with the mend if the input is missing or empty, or would be overwritten, or if two pictures
-    would become one file.
+    input: a file or folder; DICOM and NIfTI files stay what they are, see `scans.py`
+    output: a folder, or for a single input a file, whose suffix selects the format
+    options: see `TranslateOptions`
+    progress: called as `progress(done, total)` from the calling thread; counts files, or the frames of a film
+
+    If the model takes the pages of a TIFF as slices, they are translated one by one.
+    Raises ValueError, with the fix, if the input is missing or empty or would be overwritten, if an option does not fit
+    the input, or if two pictures would become the same file.
     """
-    check_options(format=format, tile=tile)
-    if masks is None and masks_keep != "outside":
-        raise ValueError(f"masks_keep={masks_keep} says what masks keep, and there are none: add masks (--masks DIR)")
     input, output = Path(input), Path(output)
-    settings = Settings(overwrite, tile, batch_pixels or pixels_of_a_pass(model.device))
-    scans = find_scans(input, output, stacks=model.input.pages == "slices")
-    if masks is not None and (scans or is_film(input)):
-        name, kind = (scans[0].name, scans[0].kind) if scans else (input, "a film")
-        raise ValueError(f"masks {masks} are for pictures, but {name} is {kind}: leave them out")
     if is_film(input) and input.is_file():
-        if format is not None:
-            raise ValueError(
-                f"format={format} is for pictures, but {input} is a film: the output's name says its format"
-            )
-        return translate_film(model, input, output, settings, smooth=smooth, progress=progress)
-    if smooth:
-        raise ValueError(f"smooth={smooth} is for films, but input {input} is none: leave it out")
-    if scans and format is not None:
-        raise ValueError(
-            f"format={format} is for pictures, but {scans[0].name} is {scans[0].kind}, which stays one: leave it out"
-        )
-    jobs, stacks = [], {scan.source for scan in scans}
-    if not scans or (input.is_dir() and list_images(input)):
-        suffix = format and f".{format}"
-        jobs = [job for job in find_jobs(input, output, suffix=suffix) if job.source not in stacks]
-    masked = tuple[str, ...]()
-    if masks is not None:
-        names = [str(job.source.relative_to(input)) if input.is_dir() else job.source.name for job in jobs]
-        found, alone = find_masks(masks, names, keep=masks_keep, source=input)
-        jobs = [replace(job, mask=mask) for job, mask in zip(jobs, found)]
-        masked = tuple(filter(None, (_lossy(jobs), alone)))
-    total = len(jobs) + len(scans)
-    done = translate_jobs(model, jobs, settings, progress=progress and (lambda done, _: progress(done, total)))
+        return _translate_film(model, input, output, options, progress)
+    if options.smooth:
+        raise ValueError(f"smooth={options.smooth}: input {input} is not a film; leave smooth out")
+    scans = find_scans(input, output, stacks=model.input.pages == "slices")
     if not scans:
-        return replace(done, masked=masked)
+        return _translate_pictures(model, input, output, options, progress)
+    return _translate_with_scans(model, input, output, scans, options, progress)
+
+
+def _translate_film(
+    model: Translator, input: Path, output: Path, options: TranslateOptions, progress: Progress | None
+) -> Summary:
+    if options.masks is not None:
+        raise ValueError(f"masks={options.masks}: masks are for pictures, but {input} is a film; leave masks out")
+    if options.format is not None:
+        raise ValueError(f"format={options.format}: for pictures only; the name of the output sets a film's format")
+    return translate_film(model, input, output, options, progress=progress)
+
+
+def _translate_pictures(
+    model: Translator, input: Path, output: Path, options: TranslateOptions, progress: Progress | None
+) -> Summary:
+    jobs = find_jobs(input, output, suffix=options.suffix)
+    notes = tuple[str, ...]()
+    if options.masks is not None:
+        names = [str(job.source.relative_to(input)) if input.is_dir() else job.source.name for job in jobs]
+        masks, unmatched = find_masks(options.masks, names, keep=options.masks_keep, source=input)
+        jobs = [replace(job, mask=mask) for job, mask in zip(jobs, masks)]
+        notes = tuple(filter(None, (_describe_lossy(jobs), unmatched)))
+    return replace(translate_jobs(model, jobs, options, progress=progress), masked=notes)
+
+
+def _translate_with_scans(
+    model: Translator,
+    input: Path,
+    output: Path,
+    scans: Sequence[ScanJob],
+    options: TranslateOptions,
+    progress: Progress | None,
+) -> Summary:
+    """Translate the pictures of a folder, if there are any, then its `scans`."""
+    scan = scans[0]
+    if options.masks is not None:
+        raise ValueError(
+            f"masks={options.masks}: masks are for pictures, but {scan.name} is {scan.kind}; leave masks out"
+        )
+    if options.format is not None:
+        raise ValueError(
+            f"format={options.format}: for pictures only; {scan.name} is {scan.kind}, which stays one: leave format out"
+        )
+    sources = {scan.source for scan in scans}
+    pictures = find_jobs(input, output, suffix=None) if input.is_dir() and list_images(input) else []
+    jobs = [job for job in pictures if job.source not in sources]
+    total = len(jobs) + len(scans)
+    count_pictures = progress and (lambda done, _: progress(done, total))
+    count_scans = progress and (lambda done, _: progress(len(jobs) + done, total))
     translate_slices = translate_volumes if needs_volume_context(model) else translate_scans
-    behind = progress and (lambda done, _: progress(len(jobs) + done, total))
-    return done.merge(translate_slices(model, scans, settings, progress=behind))
+    summary = translate_jobs(model, jobs, options, progress=count_pictures)
+    return summary.merge(translate_slices(model, scans, options, progress=count_scans))
 
 
-def _lossy(jobs: Sequence[Job]) -> str:
-    """How many results do not keep exactly what masks keep, in a line; empty for none."""
+def _describe_lossy(jobs: Sequence[Job]) -> str:
+    """Return a line on how many results do not keep masked pixels exactly; empty if all do."""
     count = sum(job.target.suffix.lower() in LOSSY for job in jobs)
-    told = f"{count} of {len(jobs)} written as JPEG or WebP, which change all pixels a little: --format png does not"
-    return told if count else ""
-
-
-def check_options(*, format: str | None, tile: int | None) -> None:
-    """`ValueError` with the mend for a format or a side of tiles that `translate` does not take."""
-    if format is not None and f".{format}" not in SUFFIXES:
-        raise ValueError(f"format={format} is not known: name one of {', '.join(sorted(s[1:] for s in SUFFIXES))}")
-    if tile is not None and tile < 0:
-        raise ValueError(f"tile={tile} is no side in pixels: name one, or 0 for no tiles")
+    line = f"{count} of {len(jobs)} written as JPEG or WebP, which change all pixels a little: --format png does not"
+    return line if count else ""
 
 
 def translate_jobs(
     model: Translator,
     jobs: Sequence[Job],
-    settings: Settings,
+    options: TranslateOptions,
     *,
     progress: Progress | None = None,
     threads: int | None = None,
 ) -> Summary:
-    """As `translate`, with the pictures named one by one. `threads` decode and save; None: one more than cores."""
-    started = time.perf_counter()
+    """Translate the pictures of `jobs` as `translate` does. `threads` decode and save; None: one more than cores."""
+    started_at = time.perf_counter()
     threads = threads or (os.cpu_count() or 1) + 1
-    run = _Run(model, jobs, settings, progress=progress, threads=threads)
+    run = _Run(model, jobs, options, progress=progress, threads=threads)
     with ThreadPoolExecutor(threads) as pool:
-        run.all(pool)
+        run.run(pool)
     return Summary(
         translated=run.translated,
         skipped=run.skipped,
@@ -143,74 +150,74 @@ def translate_jobs(
         tiled=run.tiled,
         renamed=tuple(sorted(run.renamed)),
         animated=tuple(sorted(run.animated)),
-        seconds=time.perf_counter() - started,
+        seconds=time.perf_counter() - started_at,
     )
 
 
 class _Run:
-    """One call of `translate`: work in progress, and results so far."""
+    """The work in progress and the results so far of one call of `translate_jobs`."""
 
     def __init__(
         self,
         model: Translator,
         jobs: Sequence[Job],
-        settings: Settings,
+        options: TranslateOptions,
         *,
         progress: Progress | None,
         threads: int,
     ):
+        self._model, self._jobs = model, jobs
+        self._options, self._progress = options, progress
         self._threads = threads
-        self._model, self._jobs, self._settings, self._progress = model, jobs, settings, progress
-        self._taken = {job.target for job in jobs}
+        self._targets = {job.target for job in jobs}
         self._saves: deque[tuple[Job, int, Future[None]]] = deque()
-        self.translated, self.skipped, self.tiled = 0, 0, 0
+        self.translated = 0
+        self.skipped = 0
+        self.tiled = 0
         self.failed: list[tuple[str, str]] = []
         self.renamed: list[tuple[str, str]] = []
         self.animated: list[tuple[str, int]] = []
 
-    def all(self, pool: ThreadPoolExecutor) -> None:
-        todo = [job for job in self._jobs if self._settings.overwrite or not job.is_done()]
+    def run(self, pool: ThreadPoolExecutor) -> None:
+        """Translate all jobs; `pool` saves the results."""
+        todo = [job for job in self._jobs if self._options.overwrite or not job.is_done()]
         self.skipped = len(self._jobs) - len(todo)
-        self._show()
-        for batch in _equal_sizes(self._decoded(todo), self._settings.batch_pixels):
-            _, picture = batch[0]
-            tiles = plan_tiles(self._model, *picture.pixels.shape[:2], tile=self._settings.tile)
+        self._report_progress()
+        max_pixels = self._options.max_batch_pixels(self._model.device)
+        for batch in _batches_of_equal_size(self._decode(todo), max_pixels):
+            jobs, pictures = zip(*batch)
+            tiles = plan_tiles(self._model, *pictures[0].pixels.shape[:2], tile=self._options.tile)
             try:
-                if tiles:
-                    results = [
-                        translate_in_tiles(self._model, one, tiles, scratch=job.target.parent) for job, one in batch
-                    ]
-                else:
-                    results = translate_equal(self._model, [one for _, one in batch])
+                results = translate_pictures(self._model, pictures, tiles, scratch=jobs[0].target.parent)
             except (RuntimeError, ValueError, MemoryError, OSError) as error:  # no memory, mostly: others may pass
-                for job, _ in batch:
-                    self._finish(job, error)
+                for job in jobs:
+                    self._record_result(job, error)
                 continue
             self.tiled += len(batch) if tiles else 0
-            for (job, _), result in zip(batch, results):
+            for job, result in zip(jobs, results):
                 self._saves.append((job, result.pixels.nbytes, pool.submit(job.save, result)))
-            self._settle(most=_AHEAD, most_bytes=_AHEAD_BYTES)
-        self._settle(most=0, most_bytes=0)
+            self._drain_saves(max_count=_AHEAD, max_bytes=_AHEAD_BYTES)
+        self._drain_saves(max_count=0, max_bytes=0)
 
-    def _settle(self, *, most: int, most_bytes: int) -> None:
-        """Wait until at most so many pictures, and bytes of them, remain to be saved."""
-        while len(self._saves) > most or sum(size for _, size, _ in self._saves) > most_bytes:
+    def _drain_saves(self, *, max_count: int, max_bytes: int) -> None:
+        """Wait until at most `max_count` pictures, of at most `max_bytes` together, remain to be saved."""
+        while len(self._saves) > max_count or sum(size for _, size, _ in self._saves) > max_bytes:
             job, _, save = self._saves.popleft()
-            self._finish(job, save.exception())
+            self._record_result(job, save.exception())
 
-    def _finish(self, job: Job, error: BaseException | None) -> None:
+    def _record_result(self, job: Job, error: BaseException | None) -> None:
         if error is None:
             self.translated += 1
         else:
             self.failed.append((job.name, describe_error(error)))
-        self._show()
+        self._report_progress()
 
-    def _show(self) -> None:
+    def _report_progress(self) -> None:
         if self._progress is not None:
             self._progress(self.skipped + self.translated + len(self.failed), len(self._jobs))
 
-    def _decoded(self, jobs: Sequence[Job]) -> Iterator[_Decoded]:
-        """Read pictures in threads, in order, some of them ahead; those that fail are left out."""
+    def _decode(self, jobs: Sequence[Job]) -> Iterator[_Decoded]:
+        """Read pictures in threads, in order and some of them ahead; those that fail are recorded and left out."""
         channels = self._model.pages_are_channels
 
         def read(job: Job) -> Picture | Exception:
@@ -221,56 +228,52 @@ class _Run:
 
         with (
             ThreadPoolExecutor(self._threads) as pool,  # not the one that saves, since readers may wait
-            closing(in_order(pool, read, jobs, ahead=_AHEAD)) as found,
+            closing(in_order(pool, read, jobs, ahead=_AHEAD)) as decoded,
         ):
-            for job, picture in found:
-                yield from self._ready(job, picture)
+            for job, picture in decoded:
+                yield from self._accept(job, picture)
                 del picture  # else it would stay while the next is decoded
 
-    def _ready(self, job: Job, picture: Picture | Exception) -> Iterator[_Decoded]:
-        """The picture with its place, unless it failed or is there already."""
+    def _accept(self, job: Job, picture: Picture | Exception) -> Iterator[_Decoded]:
+        """Yield the picture with its job, unless it failed or its result exists."""
         try:
             if isinstance(picture, Exception):
                 raise picture
-            job = self._placed(job, picture)
+            job = self._choose_target(job, picture)
         except (OSError, ValueError, MemoryError) as error:
-            self._finish(job, error)
+            self._record_result(job, error)
             return
-        if not self._settings.overwrite and job.is_done():  # in the other format, from an earlier run
+        if not self._options.overwrite and job.is_done():  # in the other format, from an earlier run
             self.skipped += 1
-            self._show()
+            self._report_progress()
             return
         if picture.metadata.frames > 1:
             self.animated.append((job.name, picture.metadata.frames))
         yield job, picture
 
-    def _placed(self, job: Job, picture: Picture) -> Job:
-        """The job with a format that can hold the result."""
+    def _choose_target(self, job: Job, picture: Picture) -> Job:
+        """Return the job with a target whose format can hold the result."""
         form = output_format(self._model, picture)
         blank = np.broadcast_to(np.zeros((), form.dtype), (*picture.pixels.shape[:2], form.channels))
         suffix = choose_suffix(job.target.suffix, Picture(blank, None if picture.alpha is None else blank[..., 0]))
         if suffix == job.target.suffix:
             return job
         target = job.target.with_suffix(suffix)
-        if target in self._taken or job.is_taken(target):
-            raise ValueError(f"{job.target.suffix} cannot hold the result, and {target} is another picture's")
-        self._taken.add(target)
+        if target in self._targets or job.is_taken(target):
+            raise ValueError(f"{job.target.suffix} cannot hold the result, and {target} belongs to another picture")
+        self._targets.add(target)
         self.renamed.append((job.name, suffix))
         return replace(job, target=target)
 
 
-def pixels_of_a_pass(device: torch.device) -> int:
-    """The most pixels of a pass; on a CPU larger ones gain nothing and do not fit the cache."""
-    return (1 if device.type == "cpu" else 16) * 256 * 256
-
-
-def _equal_sizes(decoded: Iterator[_Decoded], batch_pixels: int) -> Iterator[list[_Decoded]]:
+def _batches_of_equal_size(decoded: Iterator[_Decoded], max_pixels: int) -> Iterator[list[_Decoded]]:
+    """Group pictures of equal shape and type into batches of at most `max_pixels` pixels, at least one picture each."""
     groups: dict[tuple[tuple[int, ...], str], list[_Decoded]] = {}
     for job, picture in decoded:
         kind = (picture.pixels.shape, picture.pixels.dtype.name)
         group = groups.setdefault(kind, [])
         group.append((job, picture))
-        if (len(group) + 1) * picture.pixels.shape[0] * picture.pixels.shape[1] > batch_pixels:
+        if (len(group) + 1) * picture.pixels.shape[0] * picture.pixels.shape[1] > max_pixels:
             yield groups.pop(kind)
         elif sum(map(len, groups.values())) > _AHEAD:
             yield groups.pop(max(groups, key=lambda kind: len(groups[kind])))

@@ -1,4 +1,4 @@
-"""The input and output file of each translation: of one picture, or of a folder with its tree."""
+"""The input and output file of each translation: of a single picture, or of a folder with its tree."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from velogan.translate.masking import Mask
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A picture in a file, whose translation becomes a file.
+    """A picture file and the file of its translation.
 
-    `name` is for messages; `target` names the translation, and by its suffix the format.
-    `exclusive`: whether all jobs of these folders are one call's. Otherwise others work beside it: pictures whose
-    translations might get this one's name are looked for in the source's folder, and what a killed process left of this
-    translation is replaced. `mask`: what of the picture stays as it was; None: nothing must.
+    name: what messages call it
+    target: the translation's file; its suffix selects the format
+    exclusive: no other process writes to these folders. If False, other workers run concurrently: pictures whose
+        translations might get the same name are looked for in the source's folder, and files that a killed process
+        left of this translation are replaced
+    mask: selects the pixels that are not changed; None: all may change
     """
 
     name: str
@@ -35,30 +37,29 @@ class Job:
     mask: Mask | None = None
 
     def read(self, *, pages_are_channels: bool) -> Picture:
-        """Read the picture as `read_picture` does; raises `ValueError` or `OSError` with the reason."""
+        """Read the picture as `read_picture` does, and its mask. Raises ValueError or OSError with the reason."""
         picture = read_picture(self.source, pages_are_channels=pages_are_channels)
         height, width, _ = picture.pixels.shape
         return replace(picture, mask=self.mask.read((height, width))) if self.mask else picture
 
     def is_done(self) -> bool:
-        """Whether the translation is there already."""
+        """Return whether the translation exists."""
         return os.path.lexists(self.target)
 
     def is_taken(self, target: Path) -> bool:
-        """Whether another picture beside the source may become `target`: is called so, or changes its format, too."""
-        changing = (READABLE_SUFFIXES - SUFFIXES) | (LOSSY if self.source.suffix.lower() in LOSSY else frozenset())
-        return not self.exclusive and sibling_with_suffix(self.source, {target.suffix, *changing}) is not None
+        """Return whether another picture in the source's folder has `target` as its translation, or might get it."""
+        may_change = (READABLE_SUFFIXES - SUFFIXES) | (LOSSY if self.source.suffix.lower() in LOSSY else frozenset())
+        return not self.exclusive and sibling_with_suffix(self.source, {target.suffix, *may_change}) is not None
 
     def save(self, picture: Picture) -> None:
-        """Write the file under a hidden name, which no listing takes for a picture, and rename it."""
+        """Write the file under a hidden name, which is not listed as a picture, and rename it."""
         with name_write_errors(self.target):
             self._save(picture)
 
     def _save(self, picture: Picture) -> None:
-        mark = (
-            secrets.token_hex(6) if self.exclusive else hashlib.sha256(os.fsencode(self.target.name)).hexdigest()[:16]
-        )
-        fresh = self.target.with_name(f".fresh-{mark}{self.target.suffix}")
+        digest = hashlib.sha256(os.fsencode(self.target.name)).hexdigest()
+        unique = secrets.token_hex(6) if self.exclusive else digest[:16]
+        fresh = self.target.with_name(f".fresh-{unique}{self.target.suffix}")
         self.target.parent.mkdir(parents=True, exist_ok=True)
         try:
             save_picture(fresh, picture)
@@ -66,7 +67,7 @@ class Job:
                 text, projection = world
                 text = orient_world_file(text, picture.metadata.orientation, *picture.pixels.shape[:2])
                 write_text(self.target.with_suffix(world_suffix(self.target)), text)
-                if projection:  # what its numbers mean
+                if projection:  # the coordinate system of its numbers
                     write_text(self.target.with_suffix(".prj"), projection)
             fresh.replace(self.target)
         finally:
@@ -74,11 +75,11 @@ class Job:
 
 
 def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
-    """The translations to make of `source`, a picture or a folder.
+    """Return the translations of `source`, a picture or a folder.
 
-    `target`: a folder, or for one picture a file. `suffix`: the format of all; None: each keeps its own.
-    Raises `ValueError` with the mend if the input is missing or empty, or would be overwritten, or if two pictures
-    would become one file.
+    `target`: a folder, or for a single picture a file. `suffix`: the format of all; None: each keeps its own.
+    Raises ValueError, with the fix, if the input is missing or empty or would be overwritten, or if two pictures would
+    become the same file.
     """
     if not os.path.lexists(source):
         raise ValueError(f"input {source} does not exist: name a picture or a folder of pictures")
@@ -92,7 +93,7 @@ def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
 
 
 def find_picture_names(source: Path, target: Path, *, suffix: str | None) -> list[str]:
-    """Find the images of `find_jobs` below the folder `source`; return their names relative to it."""
+    """Return the names of the pictures of `find_jobs`, relative to the folder `source`."""
     if not source.is_dir():
         raise ValueError(f"input {source} does not exist: name a folder of pictures")
     if os.path.realpath(target) == os.path.realpath(source):
@@ -101,11 +102,11 @@ def find_picture_names(source: Path, target: Path, *, suffix: str | None) -> lis
         raise ValueError(f"output {target} is a file, but the input is a folder: name a folder")
     if target.suffix.lower() in (*SUFFIXES, *FILMS) and not target.is_dir():
         raise ValueError(f"output {target} is named like a file, but input {source} is a folder: name a folder")
-    inside = os.path.realpath(target) + os.sep  # earlier translations, if the output lies within the input
-    names = [name for name in list_images(source) if not os.path.realpath(source / name).startswith(inside)]
+    output_prefix = os.path.realpath(target) + os.sep  # earlier translations, if the output lies within the input
+    names = [name for name in list_images(source) if not os.path.realpath(source / name).startswith(output_prefix)]
     if not names:
         kinds = " ".join(sorted(kind[1:] for kind in READABLE_SUFFIXES))
-        raise ValueError(f"input {source} holds no picture ({kinds}): name a folder that does")
+        raise ValueError(f"input {source} contains no pictures ({kinds}): name a folder that does")
     first: dict[Path, str] = {}
     for name in names if suffix is not None else ():
         other = first.setdefault(replace_suffix(Path(name), suffix), name)
@@ -120,7 +121,7 @@ def find_picture_names(source: Path, target: Path, *, suffix: str | None) -> lis
 
 @contextmanager
 def name_write_errors(target: Path) -> Iterator[None]:
-    """Around the writing of a file: OSError names it, and no other."""
+    """Context manager for writing `target`: re-raise OSError with `target` as the file name."""
     try:
         yield
     except OSError as error:
@@ -128,11 +129,12 @@ def name_write_errors(target: Path) -> Iterator[None]:
 
 
 def escape_unprintable(name: str) -> str:
-    """`name` on one line, with escapes for what cannot be printed."""
+    """Return `name` on one line, with escapes for characters that cannot be printed."""
     return name if name.isprintable() else ascii(name)[1:-1]
 
 
 def _single_job(source: Path, target: Path, suffix: str | None) -> Job:
+    """Return the translation of the single picture `source`."""
     if target.suffix.lower() in SUFFIXES and not target.is_dir():
         if suffix is not None and target.suffix.lower() != suffix:
             raise ValueError(f"output {target} and format={suffix[1:]} contradict each other: leave one out")
@@ -149,12 +151,12 @@ def _single_job(source: Path, target: Path, suffix: str | None) -> Job:
 
 
 def sibling_with_suffix(source: Path, suffixes: Iterable[str]) -> Path | None:
-    """Another file of the same name but for its suffix, which is one of these, in small or large letters."""
-    spelt = (one for kind in sorted(suffixes) for one in (kind, kind.upper(), kind.title()))
-    others = (source.with_suffix(one) for one in spelt)
-    return next((one for one in others if one != source and os.path.lexists(one)), None)
+    """Return another file of the same name with one of these suffixes, in lower or upper case, or None."""
+    spellings = (spelling for suffix in sorted(suffixes) for spelling in (suffix, suffix.upper(), suffix.title()))
+    siblings = (source.with_suffix(spelling) for spelling in spellings)
+    return next((sibling for sibling in siblings if sibling != source and os.path.lexists(sibling)), None)
 
 
 def replace_suffix(name: Path, suffix: str | None) -> Path:
-    """`name` with `suffix`, or with its own where that is None."""
+    """Return `name` with `suffix`, or unchanged if that is None."""
     return name if suffix is None else name.with_suffix(suffix)

@@ -1,4 +1,4 @@
-"""Pictures too large to be translated at once: tile by tile, with the whole picture's statistics."""
+"""Translate pictures too large for one pass: tile by tile, normalised by the statistics of the complete picture."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -25,43 +24,30 @@ from velogan.translate.norm_statistics import (
 from velogan.translate.tiles import RAMP, TileAxis, blend_tiles, plan_axis, receptive_radius
 
 MAX_UNTILED_PIXELS = 2**21
-"""Pictures of more pixels are tiled, unless the user says otherwise."""
+"""Larger pictures are translated in tiles by default."""
 
 DEFAULT_TILE = 768
-"""Side of a tile in pixels, unless the user says otherwise."""
+"""Side of a tile in pixels."""
 
-_SAMPLE = 256  # side in pixels of samples to measure, if the scratch files of all tiles would take too much disk
+_SAMPLE = 256  # side in pixels of the samples that are measured if the scratch files of all tiles would fill the disk
 
 ReadRegion = Callable[[tuple[int, int], tuple[int, int]], Tensor]
-"""Rows and columns (first, last) to `(1, C, h, w)` in [-1, 1]; beyond the picture it is reflected."""
+"""Returns rows and columns (first, last) as `(1, C, h, w)` in [-1, 1]; reflects the picture beyond its edges."""
 
 BeforeTile = Callable[[], object]
-"""Called before each tile is computed; an exception that it raises ends the translation."""
-
+"""Called before each tile is computed; an exception ends the translation."""
 
 Tiling = tuple[TileAxis, TileAxis]
-"""How a picture is tiled: rows and columns, over sides extended to the network's multiple."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of all files of a call: `tile` is that of `plan_tiles`, `batch_pixels` the most pixels of one pass."""
-
-    overwrite: bool
-    tile: int | None
-    batch_pixels: int
-
-    def together(self, tiles: Tiling | None, pixels: int) -> int:
-        """How many pictures of so many pixels share a pass."""
-        return 1 if tiles else max(1, self.batch_pixels // pixels)
+"""The tiles along the height and along the width, both padded to the network's multiple."""
 
 
 def plan_tiles(model: Translator, height: int, width: int, *, tile: int | None) -> Tiling | None:
-    """The tiles for a picture, or None if it is translated whole.
+    """Return the tiles of a picture, or None if it is translated in one pass.
 
-    `tile`: their side in pixels, rounded up to what the network takes; 0: never tiled; None: `DEFAULT_TILE`, for
-    pictures of more than `MAX_UNTILED_PIXELS`. They overlap far enough to hide what the network makes of their
-    edges, but by no more than a third.
+    tile: side in pixels, rounded up to the network's multiple; 0: no tiles; None: `DEFAULT_TILE` for pictures of more
+    than `MAX_UNTILED_PIXELS` pixels
+
+    Tiles overlap by the receptive field, to hide the effects of their edges, but by at most a third of their side.
     """
     if tile == 0 or (tile is None and height * width <= MAX_UNTILED_PIXELS):
         return None
@@ -85,10 +71,10 @@ def translate_large(
     scratch: Path,
     before_tile: BeforeTile = lambda: None,
 ) -> Iterator[tuple[int, Tensor]]:
-    """Give the translated picture in bands of rows: each one's first row, and `(C, h, W)` in [-1, 1] on the CPU.
+    """Yield the translated picture in bands of rows: the first row, and `(C, h, W)` in [-1, 1] on the CPU.
 
-    Rows up to a band's end are not read again, so the caller may overwrite them. `scratch` is a folder for temporary
-    files: up to some hundred bytes for each pixel, but no more than half of the free space there.
+    Rows up to a band's end are not read again, so the caller may overwrite them. `scratch`: folder for temporary files
+    of up to some hundred bytes per pixel, but no more than half of the free space there.
     """
     rows, columns = tiles
     moments: Sequence[Moments] = ()
@@ -101,9 +87,9 @@ def translate_large(
 
     def translate(top: int, left: int) -> Tensor:
         before_tile()
-        piece = read((top, top + rows.size), (left, left + columns.size)).to(model.device)
+        images = read((top, top + rows.size), (left, left + columns.size)).to(model.device)
         with model.tf32_disabled(rounded=rounded):
-            return net(piece)[0].cpu()
+            return net(images)[0].cpu()
 
     yield from blend_tiles(rows, columns, translate)
 
@@ -111,17 +97,17 @@ def translate_large(
 def _measure_moments(
     model: Translator, tiles: Tiling, read: ReadRegion, *, rounded: bool, scratch: Path, before_tile: BeforeTile
 ) -> list[Moments]:
-    """The moments over all tiles; over evenly spread samples if the disk has no room for all tiles."""
+    """Return the moments over all tiles, or over evenly spaced samples if the disk is too small for all tiles."""
     rows, columns = tiles
     dtype = model.dtype(rounded=rounded)
     values = max_spilled_values(model.net, model.input.channels)
-    most = int(shutil.disk_usage(scratch).free / 2 / max(values * dtype.itemsize, 1))
+    max_pixels = int(shutil.disk_usage(scratch).free / 2 / max(values * dtype.itemsize, 1))
     covered = len(rows.starts) * rows.size * len(columns.starts) * columns.size
 
     def piece(top: int, left: int, height: int, width: int, core: tuple[float, float, float, float]) -> Piece:
         return Piece(lambda: read((top, top + height), (left, left + width)).to(model.device), core)
 
-    if covered <= most:
+    if covered <= max_pixels:
         across = list(zip(columns.starts, columns.cores))
         pieces = [
             piece(top, left, rows.size, columns.size, (*down, *right))
@@ -129,17 +115,17 @@ def _measure_moments(
         ]
     else:
         side = max(_SAMPLE, 2 * model.multiple)
-        heights, widths = (_spaced_starts(whole, side, most / (rows.length * columns.length)) for whole in tiles)
+        heights, widths = (_spaced_starts(axis, side, max_pixels / (rows.length * columns.length)) for axis in tiles)
         pieces = [piece(top, left, side, side, (0, 1, 0, 1)) for top, left in product(heights, widths)]
     with model.tf32_disabled(rounded=rounded):
         return measure_moments(model.net, pieces, scratch=scratch, dtype=dtype, before_piece=before_tile)
 
 
-def _spaced_starts(whole: TileAxis, side: int, share: float) -> list[int]:
-    """Starts of evenly spread samples along one side; with those along the other they cover `share` of a picture."""
-    count = max(1, int(whole.length / side * math.sqrt(share)))
-    gap = (whole.length - side) / count
-    return [int((i + 0.5) * gap / whole.multiple) * whole.multiple for i in range(count)]
+def _spaced_starts(axis: TileAxis, side: int, share: float) -> list[int]:
+    """Return evenly spaced starts along one axis, so that samples along both axes cover `share` of the picture."""
+    count = max(1, int(axis.length / side * math.sqrt(share)))
+    gap = (axis.length - side) / count
+    return [int((i + 0.5) * gap / axis.multiple) * axis.multiple for i in range(count)]
 
 
 def _round_up(value: int, multiple: int) -> int:

@@ -1,4 +1,4 @@
-"""Uncertainty maps as files, one beside each translated picture."""
+"""Write uncertainty maps as files next to the translated pictures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MARK = ("Description", "velogan: where not to trust a translation")
 
 @dataclass(frozen=True)
 class MapResult:
-    """A picture's map: its file and what it holds, or the `reason` why there is none."""
+    """The uncertainty map of a picture and its file, or the `reason` why it has none."""
 
     name: str
     file: Path
@@ -33,12 +33,12 @@ class MapResult:
 
 
 def find_map_jobs(source: Path, target: Path, *, format: str | None = None) -> list[tuple[Job, Path]]:
-    """The pictures that `translate` would translate, each with the file of its map: `NAME.uncertainty.png`.
+    """Return the pictures that `translate` would translate, each with the file of its map, `NAME.uncertainty.png`.
 
-    ValueError as from `translate`, and if two pictures would have one map.
+    Raises ValueError as `translate` does, and if two pictures would have the same map.
     """
-    found = find_jobs(source, target, suffix=format and f".{format}")
-    jobs = [(job, job.target.with_name(job.target.stem + MAP)) for job in found]
+    picture_jobs = find_jobs(source, target, suffix=format and f".{format}")
+    jobs = [(job, job.target.with_name(job.target.stem + MAP)) for job in picture_jobs]
     first: dict[Path, Job] = {}
     for job, file in jobs:
         if (other := first.setdefault(file, job)) is not job:
@@ -55,32 +55,36 @@ def write_maps(
     without: Collection[str] = (),
     progress: Progress | None = None,
 ) -> list[MapResult]:
-    """Writes the map of each picture but those named in `without`, after their translations were written.
+    """Write the map of each picture, after the translations were written.
 
-    A map that is there and no older than its translation is kept and read. A file with a map's name that is no map
-    is never overwritten. `tile` is that of `translate`: a picture that it translates in tiles gets no map.
+    jobs: the pictures with the files of their maps
+    overwrite: recompute maps that exist; otherwise those that are not older than the translation are read
+    tile: as in `TranslateOptions`; a picture that is translated in tiles gets no map
+    without: names of pictures that get no map
+
+    A file with the name of a map that is not a map is never overwritten.
     """
-    wanted = [(job, file) for job, file in jobs if job.name not in without]
-    made = []
-    for number, (job, file) in enumerate(wanted, start=1):
+    todo = [(job, file) for job, file in jobs if job.name not in without]
+    results = []
+    for number, (job, file) in enumerate(todo, start=1):
         try:
-            made.append(MapResult(job.name, file, _write_map(estimator, job, file, overwrite=overwrite, tile=tile)))
+            results.append(MapResult(job.name, file, _write_map(estimator, job, file, overwrite=overwrite, tile=tile)))
         except (OSError, ValueError, RuntimeError, MemoryError) as error:
-            made.append(MapResult(job.name, file, None, describe_error(error)))
+            results.append(MapResult(job.name, file, None, describe_error(error)))
         if progress is not None:
-            progress(number, len(wanted))
-    return made
+            progress(number, len(todo))
+    return results
 
 
 def _write_map(
     estimator: UncertaintyEstimator, job: Job, file: Path, *, overwrite: bool, tile: int | None
 ) -> UncertaintyMap:
     if os.path.lexists(file):
-        kept = _read_map(file)
-        if kept is None:
-            raise ValueError(f"{file} is there already and is no uncertainty map: move it, or name another output")
+        existing = _read_map(file)
+        if existing is None:
+            raise ValueError(f"{file} exists and is not an uncertainty map: move it, or name another output")
         if not overwrite and not _is_older(file, than=job.target):
-            return kept
+            return existing
     uncertainty = estimator.estimate(job.read(pages_are_channels=estimator.model.pages_are_channels), tile=tile)
     mark = PngInfo()
     mark.add_text(*_MARK)
@@ -90,7 +94,7 @@ def _write_map(
 
 
 def _read_map(file: Path) -> UncertaintyMap | None:
-    """The map that a file holds; None where it holds anything else."""
+    """Return the map in a file, or None if the file is anything else."""
     try:
         with Image.open(file) as image:
             if image.format != "PNG" or image.mode != "L" or image.info.get(_MARK[0]) != _MARK[1]:
@@ -101,7 +105,7 @@ def _read_map(file: Path) -> UncertaintyMap | None:
 
 
 def _is_older(file: Path, *, than: Path) -> bool:
-    """Whether `file` was written before the translation `than`, which may be there in another format than it names."""
-    made = file.stat().st_mtime_ns
-    there = [other for other in (than, *map(than.with_suffix, SUFFIXES)) if other.exists()]
-    return any(made < other.stat().st_mtime_ns for other in there)
+    """Return whether `file` is older than the translation `than`, which may exist in another format."""
+    written_at = file.stat().st_mtime_ns
+    translations = [path for path in (than, *map(than.with_suffix, SUFFIXES)) if path.exists()]
+    return any(written_at < path.stat().st_mtime_ns for path in translations)

@@ -1,4 +1,4 @@
-"""What masks keep of a picture: translations and their inputs, composed by a mask for each picture."""
+"""Composite translations with their inputs by a mask for each picture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from velogan.data.sets.sources import list_by_stem, stem, without_picture
 from velogan.files import pluralize
 
 MaskSide = Literal["outside", "inside"]
-"""What of a picture stays as it was: outside, what is black in its mask; inside, what is white. Grey mixes."""
+"""The side of a mask where the input is kept: outside, its black pixels, or inside, its white ones; grey mixes."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Mask:
     keep: MaskSide
 
     def read(self, size: tuple[int, int]) -> np.ndarray:
-        """What may change of a picture of `size` (H, W): `(H, W, 1)` uint8 or uint16, 0 where it stays as it was.
+        """Return the mask of a picture of `size` (H, W): `(H, W, 1)` uint8 or uint16, 0 where the input is kept.
 
-        ValueError for a mask of another size, of floats, in colours, with transparency, with 1 for white, or that is
-        no picture; OSError where it cannot be read.
+        Raises ValueError if the mask has another size, floats, colours, transparency or 1 for white, or is not a
+        picture; OSError if it cannot be read.
         """
         try:
             picture = read_picture(self.file, filled=False)
@@ -37,15 +37,15 @@ class Mask:
         except ValueError as error:
             raise ValueError(f"its mask {self.file}: {error}") from None
         if pixels.shape[:2] != size:
-            given, wanted = (f"{width}x{height}" for height, width in (pixels.shape[:2], size))
-            raise ValueError(f"its mask {self.file} is {given} pixels, and the picture {wanted}: give both one size")
-        strange = {
+            actual, expected = (f"{width}x{height}" for height, width in (pixels.shape[:2], size))
+            raise ValueError(f"its mask {self.file} is {actual} pixels, but the picture {expected}: use equal sizes")
+        unsupported = {
             "floating-point or signed pixels": pixels.dtype.kind == "f",
             "transparency": picture.alpha is not None and picture.alpha.min() < picture.alpha.max(),
             "colours": (pixels != pixels[..., :1]).any(),
         }
-        if wrong := next((what for what, there in strange.items() if there), None):
-            raise ValueError(f"its mask {self.file} has {wrong}: save it in black and white, of 8 or 16 bits")
+        if problem := next((name for name, is_present in unsupported.items() if is_present), None):
+            raise ValueError(f"its mask {self.file} has {problem}: save it in black and white, of 8 or 16 bits")
         white = np.iinfo(pixels.dtype).max
         if 0 < (brightest := int(pixels.max())) <= white // 255:
             raise ValueError(
@@ -56,31 +56,32 @@ class Mask:
 
 
 def find_masks(path: Path, names: Sequence[str], *, keep: MaskSide, source: Path) -> tuple[list[Mask], str]:
-    """The masks of the pictures `names` of `source`, under equal names with any suffix; a line on those of no picture.
+    """Return the masks of the pictures `names` of `source`, and a line on masks without a picture, or "".
 
-    `path`: a folder, or the mask of the one picture that `source` is. ValueError where a picture has none, or two.
+    `path`: a folder with masks of equal names and any suffix, or the mask of the single picture `source`.
+    Raises ValueError if a picture has no mask, or two.
     """
     if not path.exists():
-        raise ValueError(f"masks {path}: there is no such folder: name one with a mask for each picture")
+        raise ValueError(f"masks={path}: no such folder; name a folder with one mask per picture")
     if path.is_file():
         if source.is_dir():
-            raise ValueError(f"masks {path} is a file, but input {source} is a folder: name a folder")
+            raise ValueError(f"masks={path}: a file, but input {source} is a folder; name a folder")
         return [Mask(path, keep) for _ in names], ""
-    there = list_by_stem(path)
-    if lacking := [name for name in names if stem(name) not in there]:
+    files = list_by_stem(path)
+    if missing := [name for name in names if stem(name) not in files]:
         raise ValueError(
-            f"masks {path} has none for {len(lacking)} of {pluralize(len(names), 'picture')}, for example "
-            f"{lacking[0]}: add what is missing, or put pictures that may change everywhere into another folder"
+            f"masks={path}: no mask for {len(missing)} of {pluralize(len(names), 'picture')}, "
+            f"for example {missing[0]}; add them, or move pictures that may change everywhere to another folder"
         )
-    alone = without_picture(path, there, names) if source.is_dir() else ""
-    return [Mask(path / there[stem(name)], keep) for name in names], alone
+    unmatched = without_picture(path, files, names) if source.is_dir() else ""
+    return [Mask(path / files[stem(name)], keep) for name in names], unmatched
 
 
-def composite(made: np.ndarray, given: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """`made` where `mask` is at its most, `given` exactly where it is 0, and a mixture by its share between.
+def composite(translated: np.ndarray, original: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return `original` exactly where `mask` is 0, `translated` where it is at its maximum, and a mixture between.
 
-    `made`, `given`: `(H, W, C)` of one type; `mask`: `(H, W, 1)` uint8 or uint16.
+    `translated`, `original`: `(H, W, C)` of one type; `mask`: `(H, W, 1)` uint8 or uint16.
     """
-    share = mask.astype(np.float32) / np.iinfo(mask.dtype).max
-    mixed = made * share + given * (1 - share)
-    return (np.rint(mixed) if made.dtype.kind == "u" else mixed).astype(made.dtype)
+    alpha = mask.astype(np.float32) / np.iinfo(mask.dtype).max
+    mixed = translated * alpha + original * (1 - alpha)
+    return (np.rint(mixed) if translated.dtype.kind == "u" else mixed).astype(translated.dtype)

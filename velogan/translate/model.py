@@ -1,4 +1,4 @@
-"""A trained generator, found by path and ready to be called."""
+"""Load a trained generator by path, ready to be called."""
 
 from __future__ import annotations
 
@@ -28,15 +28,19 @@ Weights = Literal["ema", "raw"]
 CheckpointChoice = Literal["last", "best"]
 Pages = Literal["channels", "slices"]
 
-_SMALLEST_SIDE = 8  # a residual block pads by reflection at a quarter of the side, and needs two pixels there
+_MIN_SIDE = 8  # a residual block pads by reflection at a quarter of the side, and needs two pixels there
 
 
 @dataclass(frozen=True)
 class Translator:
     """A generator in eval mode; call it with images of any size.
 
-    `multiple`: what image sides must be divisible by, in pixels; `header`: the file's metadata;
-    `accelerate`: how to make networks faster, or None.
+    net: the network
+    multiple: the number of pixels that image sides must be a multiple of
+    device: where it computes
+    file: its weights file, or None
+    header: the metadata of the file
+    accelerate: converts networks to a faster form, or None
     """
 
     net: nn.Module
@@ -49,33 +53,33 @@ class Translator:
 
     @property
     def input(self) -> PixelFormat:
-        """The format of the pictures that it was trained to read."""
+        """The pixel format of its inputs in training."""
         return PixelFormat(**self.header.get("input", {}))
 
     @property
     def output(self) -> PixelFormat:
-        """The format of the pictures that it was trained to write."""
+        """The pixel format of its targets in training."""
         return PixelFormat(**self.header.get("output", {}))
 
     @property
     def direction(self) -> Direction:
-        """The way that it translates."""
-        return next(way for way, role in GENERATOR_FILES.items() if role == self.header["role"])
+        """The direction that it translates in."""
+        return next(direction for direction, role in GENERATOR_FILES.items() if role == self.header["role"])
 
     @property
     def domains(self) -> tuple[str, str]:
-        """The names of the data that it leads from and to; A and B where its header says none."""
+        """The names of its source and target data; A and B if its header names none."""
         data = self.header.get("data")
         a, b = (str(data.get("a") or "A"), str(data.get("b") or "B")) if isinstance(data, Mapping) else ("A", "B")
         return (a, b) if self.direction == "a2b" else (b, a)
 
     @property
     def pages_are_channels(self) -> bool:
-        """What `read_picture` is told of the pictures that it translates."""
+        """Whether the pages of a TIFF are channels: an argument of `read_picture`."""
         return self.input.pages == "channels"
 
     def with_pages(self, pages: Pages | None) -> Translator:
-        """The same where `pages` is what several pages of a TIFF are; None: as in training."""
+        """Return a copy that takes the pages of a TIFF as `pages`; None: as in training."""
         if pages is None:
             return self
         return replace(self, header={**self.header, "input": {**self.header.get("input", {}), "pages": pages}})
@@ -83,13 +87,13 @@ class Translator:
     def __call__(self, images: Tensor) -> Tensor:
         """Translate `(B, C, H, W)` in [-1, 1] on any device into the same size, range and device.
 
-        The plain network computes it. Sides are extended by reflection at the right and the bottom to what the network
-        takes, and the result is cut back.
+        Uses the plain network. Images are padded by reflection at the right and the bottom to a multiple that the
+        network takes, and the result is cropped.
         """
         return self._run(self.net, images, rounded=False)
 
     def translate_fast(self, images: Tensor, *, rounded: bool) -> Tensor:
-        """As `__call__`, by the accelerated network. `rounded`: the result will be rounded to 8 bits."""
+        """Translate as `__call__` does, by the accelerated network. `rounded`: the result will be rounded to 8 bits."""
         if self.accelerate is None:
             return self(images)
         if rounded not in self._accelerated_nets:
@@ -97,19 +101,19 @@ class Translator:
         return self._run(self._accelerated_nets[rounded], images, rounded=rounded)
 
     def accelerated(self, net: nn.Module, *, rounded: bool) -> nn.Module:
-        """`net`, made faster if this translator has `accelerate`."""
+        """Return `net` in its faster form if this translator has `accelerate`, else `net`."""
         return net if self.accelerate is None else self.accelerate(net, rounded=rounded)
 
     def dtype(self, *, rounded: bool) -> torch.dtype:
-        """The type that accelerated convolutions are computed in."""
+        """Return the dtype of accelerated convolutions."""
         return torch.float32 if self.accelerate is None else self.accelerate.dtype(rounded=rounded)
 
     def tf32_disabled(self, *, rounded: bool) -> AbstractContextManager[object]:
-        """Around networks: unless `rounded`, GPUs compute float32 as it is, not in TF32, PyTorch's default there."""
+        """Context manager that disables TF32 on GPUs (PyTorch's default) unless the result is `rounded` to 8 bits."""
         if rounded or self.device.type != "cuda":
             return nullcontext()
-        now = torch.backends.cudnn
-        return now.flags(enabled=True, benchmark=now.benchmark, deterministic=now.deterministic, allow_tf32=False)
+        cudnn = torch.backends.cudnn
+        return cudnn.flags(enabled=True, benchmark=cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False)
 
     @torch.inference_mode()
     def _run(self, net: nn.Module, images: Tensor, *, rounded: bool) -> Tensor:
@@ -129,25 +133,27 @@ def load_translator(
     device: torch.device | str = "cpu",
     fast: bool = False,
 ) -> Translator:
-    """Load the generator that `path` holds: a run folder, a checkpoint folder, or one file, ours (`.safetensors`) or of
-    the reference implementation (`.pth`).
+    """Load a generator.
 
-    `direction`: None means a2b for a folder, and the file's own direction for a single file. `weights`: None means the
-    exponential moving average if there is one, else the raw weights; a single file is taken as it is. `checkpoint`
-    chooses within a run folder; None means the last, or the best where the last is much worse. `fast`: with the
-    accelerated network that `Translator.translate_fast` uses.
-    Raises `ValueError` with the mend if there is no such generator.
+    path: a run folder, a checkpoint folder, or a file: ours (`.safetensors`) or the reference implementation's (`.pth`)
+    direction: a2b or b2a; None: a2b for a folder, the file's own direction for a file
+    weights: the exponential moving average (ema) or raw; None: ema if it exists. Ignored for a file
+    checkpoint: last or best of a run folder; None: last, or best if the last is much worse
+    device: where to compute
+    fast: also prepare the accelerated network, see `Translator.translate_fast`
+
+    Raises ValueError, with the fix, if there is no such generator.
     """
     path, device = Path(path), torch.device(device)
     file = path if path.is_file() else _find_generator_file(path, direction or "a2b", weights, checkpoint)
     header, state = _read_weights(file)
     if header.get("role") not in GENERATOR_FILES.values():
         raise ValueError(
-            f"{file} holds {header.get('role', 'no network')!r}, which does not translate: name G_A or G_B"
+            f"{file} contains {header.get('role', 'no network')!r}, which is not a generator: name G_A or G_B"
         )
     if direction and header["role"] != GENERATOR_FILES[direction]:
         raise ValueError(
-            f"direction={direction} needs {GENERATOR_FILES[direction]}, but {file} holds {header['role']}: "
+            f"direction={direction} needs {GENERATOR_FILES[direction]}, but {file} contains {header['role']}: "
             "name the other file or leave the direction out"
         )
     net = _build_generator(file, header, state)
@@ -160,12 +166,12 @@ def load_translator(
 
 @cache
 def _get_accelerator(device: torch.device, folder: Path) -> Accelerator:
-    """One for all generators of a device, since it measures what is faster there."""
+    """Return the accelerator of a device, shared by all generators since it measures which operations are faster."""
     return Accelerator(device, folder)
 
 
 def _read_weights(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The header and the weights of a file."""
+    """Return the header and the weights of a file."""
     if file.suffix != ".pth":
         return load_weights(file)
     ((role, network),) = load_reference_file(file).items()
@@ -180,29 +186,32 @@ def _read_weights(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _build_generator(
     file: Path, header: dict[str, Any], state: dict[str, Tensor]
 ) -> Generator | ChangeGenerator | MaskGenerator:
-    """The network that the header describes, with the weights `state`.
+    """Build the network that the header describes, with the weights `state`.
 
-    Sizes are compared before memory is taken. Raises `ValueError` if they differ, or the header describes no network.
+    Sizes are compared before memory is allocated. Raises ValueError if they differ, or if the header does not describe
+    a generator.
     """
     try:
         if header.get("network") == "supernet":
-            raise ValueError("it is of a search; train what that found: velogan train --genotype RUN/genotype.json")
+            raise ValueError("a supernet of a search; train its result: velogan train --genotype RUN/genotype.json")
         if header.get("network") != "generator":
             raise ValueError(f"it holds {str(header.get('network'))[:40]}")
         for side in ("input", "output"):
             PixelFormat(**header.get(side, {}))
         with torch.device("meta"):
-            described = build_network(header).state_dict()
-        for name in sorted({*described, *state}):
-            told, found = (tuple(of[name].shape) if name in of else None for of in (described, state))
-            if told != found:
-                raise ValueError(f"{name} should be {told or 'absent'} and is {found or 'absent'}")
+            expected_state = build_network(header).state_dict()
+        for name in sorted({*expected_state, *state}):
+            expected, actual = (
+                tuple(tensors[name].shape) if name in tensors else None for tensors in (expected_state, state)
+            )
+            if expected != actual:
+                raise ValueError(f"{name} should be {expected or 'absent'} and is {actual or 'absent'}")
         net = build_network(header)
         assert isinstance(net, (Generator, ChangeGenerator, MaskGenerator))
         net.load_state_dict(state)
     except (ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise ValueError(f"{file} holds no generator that can be built: {reason}; name another file") from None
+        raise ValueError(f"{file} does not contain a usable generator: {reason}; name another file") from None
     return net
 
 
@@ -217,19 +226,20 @@ def _find_generator_file(
         raise ValueError(f"{path} does not exist: name a run folder, a checkpoint folder or a .safetensors file")
     folder = path if (path / "manifest.json").is_file() else find_checkpoint(path, checkpoint)
     role = GENERATOR_FILES[direction]
-    averaged, raw = folder / f"{role}.ema.safetensors", folder / f"{role}.safetensors"
-    file = raw if weights == "raw" or (weights is None and not averaged.is_file()) else averaged
-    if role == "G_B" and not averaged.is_file() and not raw.is_file() and (folder / "G_A.safetensors").is_file():
+    ema, raw = folder / f"{role}.ema.safetensors", folder / f"{role}.safetensors"
+    file = raw if weights == "raw" or (weights is None and not ema.is_file()) else ema
+    if role == "G_B" and not ema.is_file() and not raw.is_file() and (folder / "G_A.safetensors").is_file():
         raise ValueError(
-            f"direction=b2a: {folder} translates a2b alone; train with a method or settings that learn both directions"
+            f"direction=b2a: {folder} translates a2b only; train with a method or settings that learn both directions"
         )
     if not file.is_file():
-        there = ", ".join(sorted(one.name for one in folder.glob("*.safetensors")))
-        mend = "ask for weights=raw" if file is averaged and raw.is_file() else "name another"
-        raise ValueError(f"{folder} has no {file.name}, it holds {there}: {mend}")
+        existing = ", ".join(sorted(path.name for path in folder.glob("*.safetensors")))
+        fix = "use weights=raw" if file is ema and raw.is_file() else "name another"
+        raise ValueError(f"{folder} has no {file.name}, only {existing}: {fix}")
     return file
 
 
 def _padded_indices(side: int, multiple: int, device: torch.device) -> Tensor:
-    wanted = max(-(-side // multiple) * multiple, _SMALLEST_SIDE)
-    return torch.from_numpy(reflect_indices(0, wanted, side)).to(device)
+    """Return indices into `side` that pad it by reflection to a multiple of `multiple`."""
+    padded = max(-(-side // multiple) * multiple, _MIN_SIDE)
+    return torch.from_numpy(reflect_indices(0, padded, side)).to(device)

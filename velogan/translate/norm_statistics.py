@@ -1,7 +1,11 @@
-"""Instance norm with the statistics of a whole picture, for networks that see it tile by tile.
+"""Instance norm with the statistics of a complete picture, for networks that process it tile by tile.
 
-Without this, each tile would be normalised by its own mean and variance, and neighbours would differ. Here the whole
-picture's statistics are measured first and folded into the weights: one network without norms serves all tiles.
+Otherwise each tile would be normalised by its own mean and variance, and adjacent tiles would differ. The algorithm:
+
+1. `_steps` lists the layers in the order in which they run, with marks where branches start and join.
+2. `measure_moments` runs all tiles up to a norm, measures its input over all of them, and continues with these
+   moments to the next norm; between norms the activations of the tiles are spilled to files.
+3. `fold_norms` folds the moments into the convolutions: one network without norms serves all tiles.
 """
 
 from __future__ import annotations
@@ -21,26 +25,26 @@ from torch import Tensor, nn
 from velogan.types import Marks, forward_kind_of, layers_of, walk
 
 Moments = tuple[Tensor, Tensor]
-"""Mean and variance of each channel, `(C,)` float32."""
+"""Mean and variance of each channel, each `(C,)` float32."""
 
-_SMALL = 64
-"""The side of a picture, in pixels, that any network of no greater multiple can take."""
+_MIN_SIDE = 64
+"""Side in pixels of an image that networks with a smaller multiple can take."""
 
 Core = tuple[float, float, float, float]
-"""The part of a tile that is measured: top, bottom, left and right as shares of its sides."""
+"""The measured part of a tile: top, bottom, left and right as shares of its sides."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A tile to measure: `read` gives its `(1, C, h, w)` in [-1, 1]."""
+    """A tile to measure: `read` returns its image, `(1, C, h, w)` in [-1, 1]."""
 
     read: Callable[[], Tensor]
     core: Core = (0, 1, 0, 1)
 
 
 def has_per_image_norms(net: nn.Module) -> bool:
-    """Whether tiles of one picture would be normalised differently."""
-    return any(_is_by_picture(layer) for layer in net.modules())
+    """Return whether tiles of one picture would be normalised differently."""
+    return any(_is_per_image(layer) for layer in net.modules())
 
 
 @torch.inference_mode()
@@ -52,110 +56,113 @@ def measure_moments(
     dtype: torch.dtype = torch.float32,
     before_piece: Callable[[], object] = lambda: None,
 ) -> list[Moments]:
-    """The moments of each instance norm's input, in the order of `net`'s layers, over all `pieces` together.
+    """Return the moments of each instance norm's input over all `pieces`, in the order of the layers of `net`.
 
-    All pieces are computed up to a norm before any goes further, so earlier norms already use the statistics of all.
-    Between norms the pieces wait in files in the folder `scratch`; while they are still as large as the picture, they
-    are computed again instead. `dtype` is the type of the convolutions. `before_piece` is called before each step with
-    a piece, and may raise.
-    Raises `ValueError` if a norm of `net` cannot be measured, since it or a module around it has no form
+    scratch: folder for the activations between norms; those as large as the picture are recomputed instead
+    dtype: of the convolutions
+    before_piece: called before each step with a piece; it may raise
+
+    All pieces are computed up to a norm before any continues, so each norm uses the statistics of the complete picture.
+    Raises ValueError if a norm cannot be measured because it, or a module around it, does not declare what it computes
     (`types.forward_kind_of`).
     """
-    steps = _measurable(net)
-    found: dict[nn.Module, Moments] = {}
+    steps = _measurable_steps(net)
+    moments: dict[nn.Module, Moments] = {}
     begin = 0
     for stop, norm in enumerate(steps):
         if not _is_shared(norm):
             continue
-        total, smaller = _Total(), True
+        total, is_smaller = _Total(), True
         for i, piece in enumerate(pieces):
             before_piece()
             file = scratch / f"{i}.npy"
-            state = _fetched(file, _device(net)) if begin else _State(piece.read())
+            state = _load(file, _device(net)) if begin else _State(piece.read())
             with torch.autocast(state.x.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-                _advance(state, steps[begin:stop], found)
-            total.add(_cut(state.x, piece.core))
-            smaller = state.x.shape[-1] < state.width
-            if smaller:
-                _put(state, file)
-        begin = stop if smaller else begin
-        found[norm] = total.moments()
-    return list(found.values())
+                _advance(state, steps[begin:stop], moments)
+            total.add(_crop(state.x, piece.core))
+            is_smaller = state.x.shape[-1] < state.width
+            if is_smaller:
+                _save(state, file)
+        begin = stop if is_smaller else begin
+        moments[norm] = total.moments()
+    return list(moments.values())
 
 
 @torch.inference_mode()
 def max_spilled_values(net: nn.Module, channels: int) -> float:
-    """The most values per pixel that `measure_moments` keeps in files. Raises `ValueError` as it does."""
-    side = max(4 * getattr(net, "multiple", 1), _SMALL)
-    state, most = _State(torch.zeros(1, channels, side, side, device=_device(net))), 0
-    for step in _measurable(net):
+    """Return the maximum values per pixel that `measure_moments` writes to files. Raises ValueError as it does."""
+    side = max(4 * getattr(net, "multiple", 1), _MIN_SIDE)
+    state = _State(torch.zeros(1, channels, side, side, device=_device(net)))
+    max_values = 0
+    for step in _measurable_steps(net):
         if _is_shared(step):
             if state.x.shape[-1] < side:
-                most = max(most, sum(value.numel() for value in (state.x, *state.aside)))
+                max_values = max(max_values, sum(value.numel() for value in (state.x, *state.branches)))
         else:
             _advance(state, [step], {})
-    return most / side**2
+    return max_values / side**2
 
 
 def fold_norms(net: nn.Module, moments: Sequence[Moments] = ()) -> nn.Module:
-    """A copy of `net` (in eval mode) without norms: their effect is in the convolutions before them.
+    """Return a copy of `net` (in eval mode) whose norms are folded into the convolutions before them.
 
-    `moments` are those of the instance norms, in order; batch norms bring their own. Without `moments`, instance
-    norms stay. A norm that follows no convolution becomes a batch norm with its moments.
+    `moments` are those of the instance norms, in order; batch norms have their own. Without `moments`, instance norms
+    stay. A norm that does not follow a convolution becomes a batch norm with its moments.
     """
-    net, shared = copy.deepcopy(net), iter(moments)
-    stand_ins: dict[nn.Module, nn.Module] = {}
-    for before, norm in pairwise([_SAVE, *_steps(net)]):
+    net, remaining = copy.deepcopy(net), iter(moments)
+    replacements: dict[nn.Module, nn.Module] = {}
+    for previous, norm in pairwise([_SAVE, *_steps(net)]):
         if moments and _is_shared(norm):
-            fixed = _with_moments(norm, *next(shared))
+            fixed = _with_moments(norm, *next(remaining))
         elif _is_fixed(norm):
             fixed = norm
         else:
             continue
-        stand_ins[norm] = fixed
-        if isinstance(before, (nn.Conv2d, nn.ConvTranspose2d)) and forward_kind_of(before) is not None:
-            _fold(before, fixed)
-            stand_ins[norm] = nn.Identity()
+        replacements[norm] = fixed
+        if isinstance(previous, (nn.Conv2d, nn.ConvTranspose2d)) and forward_kind_of(previous) is not None:
+            _fold(previous, fixed)
+            replacements[norm] = nn.Identity()
     for parent in list(net.modules()):
         for name, child in list(parent.named_children()):
-            if child in stand_ins:
-                setattr(parent, name, stand_ins[child])
+            if child in replacements:
+                setattr(parent, name, replacements[child])
     return net
 
 
-def _is_by_picture(layer: nn.Module) -> bool:
-    """Whether `layer` normalises by the statistics of its input."""
+def _is_per_image(layer: nn.Module) -> bool:
+    """Return whether `layer` normalises by the statistics of its input."""
     if isinstance(layer, (nn.InstanceNorm2d, nn.BatchNorm2d)):
         return not layer.track_running_stats
     return isinstance(layer, nn.GroupNorm)
 
 
 def _is_shared(step: nn.Module) -> TypeGuard[nn.InstanceNorm2d]:
-    """Whether `step` is a norm that can use the statistics of the whole picture."""
-    return isinstance(step, nn.InstanceNorm2d) and _is_by_picture(step) and forward_kind_of(step) is not None
+    """Return whether `step` is a norm that can use the statistics of the complete picture."""
+    return isinstance(step, nn.InstanceNorm2d) and _is_per_image(step) and forward_kind_of(step) is not None
 
 
 def _is_fixed(step: nn.Module) -> TypeGuard[nn.BatchNorm2d | nn.SyncBatchNorm]:
-    """Whether `step` is a norm with stored statistics."""
-    kind = isinstance(step, (nn.BatchNorm2d, nn.SyncBatchNorm))
-    return kind and step.running_mean is not None and forward_kind_of(step) is not None
+    """Return whether `step` is a norm with stored statistics."""
+    is_batch_norm = isinstance(step, (nn.BatchNorm2d, nn.SyncBatchNorm))
+    return is_batch_norm and step.running_mean is not None and forward_kind_of(step) is not None
 
 
-def _measurable(net: nn.Module) -> list[nn.Module]:
+def _measurable_steps(net: nn.Module) -> list[nn.Module]:
+    """Return the steps of `net`. Raises ValueError if a norm among its modules is not a step."""
     steps = _steps(net)
     shared = {step for step in steps if _is_shared(step)}
     for name, layer in net.named_modules():
-        if _is_by_picture(layer) and layer not in shared:
+        if _is_per_image(layer) and layer not in shared:
             raise ValueError(
                 f"{name} ({type(layer).__name__}) would normalise each tile by itself, and its statistics cannot be "
-                "measured over the whole picture, since it or a module around it does not declare what it computes: "
-                "set tile=0, or declare its form (velogan.types.ForwardKind)"
+                "measured over the complete picture, since it or a module around it does not declare what it computes: "
+                "set tile=0, or declare its kind of forward pass (velogan.types.ForwardKind)"
             )
     return steps
 
 
 def _with_moments(norm: nn.InstanceNorm2d, mean: Tensor, variance: Tensor) -> nn.BatchNorm2d:
-    """A batch norm that computes what `norm` does with these statistics."""
+    """Return a batch norm equal to `norm` with these statistics."""
     fixed = nn.BatchNorm2d(len(mean), eps=norm.eps, affine=norm.affine, device=mean.device).eval()
     fixed.running_mean, fixed.running_var = mean, variance
     fixed.weight, fixed.bias = norm.weight, norm.bias
@@ -164,40 +171,40 @@ def _with_moments(norm: nn.InstanceNorm2d, mean: Tensor, variance: Tensor) -> nn
 
 @torch.no_grad()
 def _fold(layer: nn.Conv2d | nn.ConvTranspose2d, norm: nn.BatchNorm2d | nn.SyncBatchNorm) -> None:
-    """Change `layer` so that it computes what `norm` does after it: scale (layer(x) - mean) + shift."""
+    """Fold `norm` into the `layer` before it, which then computes scale * (layer(x) - mean) + shift."""
     mean, variance = norm.running_mean, norm.running_var
     assert mean is not None
     assert variance is not None
     scale = (variance + norm.eps).rsqrt() * (norm.weight if norm.affine else 1)
     shift = norm.bias if norm.affine else 0
     bias = 0 if layer.bias is None else layer.bias
-    sides = (1, -1) if isinstance(layer, nn.ConvTranspose2d) else (-1, 1)  # output channels are its second axis
+    sides = (1, -1) if isinstance(layer, nn.ConvTranspose2d) else (-1, 1)  # output channels are the second axis
     layer.weight.mul_(scale.view(*sides, 1, 1))
     layer.bias = nn.Parameter((bias - mean) * scale + shift, requires_grad=False)
 
 
 @dataclass
 class _State:
-    """A piece between two layers: `aside` are the values that a later step adds or appends."""
+    """The activations of a piece between two layers: `branches` are those that a later step adds or concatenates."""
 
     x: Tensor
-    aside: list[Tensor] = field(default_factory=list)
+    branches: list[Tensor] = field(default_factory=list)
     width: int = 0
 
     def __post_init__(self) -> None:
         self.width = self.width or self.x.shape[-1]
 
 
-def _put(state: _State, file: Path) -> None:
-    """Write a state as arrays, one after another; NumPy has no bfloat16, so its bits go as int16."""
+def _save(state: _State, file: Path) -> None:
+    """Write a state as consecutive arrays; NumPy has no bfloat16, so its bits are stored as int16."""
     with file.open("wb") as out:
         np.save(out, np.int64(state.width))
-        for value in (state.x, *state.aside):
+        for value in (state.x, *state.branches):
             np.save(out, (value.view(torch.int16) if value.dtype == torch.bfloat16 else value).cpu().numpy())
 
 
-def _fetched(file: Path, device: torch.device) -> _State:
-    """Read on `device` what `_put` wrote."""
+def _load(file: Path, device: torch.device) -> _State:
+    """Read a state that `_save` wrote."""
     values, size = [], file.stat().st_size
     with file.open("rb") as source:
         width = int(np.load(source, allow_pickle=False))
@@ -208,54 +215,58 @@ def _fetched(file: Path, device: torch.device) -> _State:
 
 
 class _Total:
-    """Mean and variance of values that come in parts, combined as in Chan et al. 1979."""
+    """The mean and variance of values that arrive in parts, combined as in Chan et al. 1979."""
 
     def __init__(self) -> None:
-        self._count, self._mean, self._spread = 0, torch.zeros(()), torch.zeros(())
+        self._count = 0
+        self._mean, self._spread = torch.zeros(()), torch.zeros(())
 
     def add(self, x: Tensor) -> None:
+        """Add the values `(B, C, h, w)`."""
         variance, mean = (part.double() for part in torch.var_mean(x.float(), (0, 2, 3), correction=0))
         count = x.numel() // x.shape[1]
-        delta, whole = mean - self._mean, self._count + count
-        self._spread = self._spread + variance * count + delta**2 * (self._count * count / whole)
-        self._mean = self._mean + delta * (count / whole)
-        self._count = whole
+        delta, total = mean - self._mean, self._count + count
+        self._spread = self._spread + variance * count + delta**2 * (self._count * count / total)
+        self._mean = self._mean + delta * (count / total)
+        self._count = total
 
     def moments(self) -> Moments:
+        """Return the mean and variance of each channel."""
         return self._mean.float(), (self._spread / self._count).float()
 
 
-_SAVE, _ADD, _APPEND = nn.Identity(), nn.Identity(), nn.Identity()  # marks around branches
+_SAVE, _ADD, _APPEND = nn.Identity(), nn.Identity(), nn.Identity()  # marks where branches start and join
 _MARKS: Marks = {"sequence": ((), ()), "residual": ((_SAVE,), (_ADD,)), "skip": ((_SAVE,), (_APPEND,))}
-_MEET = nn.Identity()  # marks a value that several later layers use
+_END_OF_STAGE = nn.Identity()  # marks a value that several later layers use
 
 
 def _steps(net: nn.Module) -> list[nn.Module]:
-    """The layers in the order in which they run, with marks for values that are kept, and used later.
+    """Return the layers in the order in which they run, with marks for values that are used again later.
 
-    A module without a form is one step. In a network of the form "change" or "mask", the steps lead from the input to
-    the decoded translation, through every norm.
+    A module that does not declare its kind of forward pass is a single step. In a network of the kind "change" or
+    "mask", the steps lead from the input to the decoded translation, through every norm.
     """
     if forward_kind_of(net) in ("change", "mask"):
-        return [step for stage in layers_of(net) for step in (*_steps(stage), _MEET)]
+        return [step for stage in layers_of(net) for step in (*_steps(stage), _END_OF_STAGE)]
     return list(walk(net, _MARKS))
 
 
-def _advance(state: _State, steps: Sequence[nn.Module], found: Mapping[nn.Module, Moments]) -> None:
+def _advance(state: _State, steps: Sequence[nn.Module], moments: Mapping[nn.Module, Moments]) -> None:
+    """Run `steps` on a state, with the given moments of instance norms."""
     for step in steps:
         if step is _SAVE:
-            state.aside.append(state.x)
+            state.branches.append(state.x)
         elif step is _ADD:
-            state.x = state.aside.pop() + state.x
+            state.x = state.branches.pop() + state.x
         elif step is _APPEND:
-            state.x = torch.cat([state.aside.pop(), state.x], 1)
+            state.x = torch.cat([state.branches.pop(), state.x], 1)
         elif _is_shared(step):
-            state.x = F.batch_norm(state.x, *found[step], step.weight, step.bias, eps=step.eps)
+            state.x = F.batch_norm(state.x, *moments[step], step.weight, step.bias, eps=step.eps)
         else:
             state.x = step(state.x)
 
 
-def _cut(x: Tensor, core: Core) -> Tensor:
+def _crop(x: Tensor, core: Core) -> Tensor:
     height, width = x.shape[2:]
     top, bottom, left, right = (round(share * side) for share, side in zip(core, (height, height, width, width)))
     return x[:, :, top:bottom, left:right]

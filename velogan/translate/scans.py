@@ -1,4 +1,4 @@
-"""Translating medical files: slices through the network, and back into files that say that they are synthetic."""
+"""Translate medical files slice by slice into files of the same kind, whose headers mark them as synthetic."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from velogan.data.pictures.values import PixelFormat, can_hold_range
 from velogan.data.sets.sources import list_files
 from velogan.files import atomic_write, looks_like_file_name, sha256
 from velogan.translate.jobs import escape_unprintable, name_write_errors
-from velogan.translate.large import Settings, plan_tiles
+from velogan.translate.large import plan_tiles
 from velogan.translate.model import Translator
-from velogan.translate.pictures import output_format, translate_planned
+from velogan.translate.options import TranslateOptions
+from velogan.translate.pictures import output_format, translate_pictures
 from velogan.translate.summary import Summary, describe_error
 from velogan.types import Progress
 
-_WHOLE = (8, 16)  # bits of values that may use all of their type
+_FULL_RANGE_BITS = (8, 16)  # stored bits whose full range is the range of values
 
 
 @dataclass(frozen=True)
 class ScanJob:
-    """A medical file: its name for messages, its path, and that of its translation."""
+    """A medical file, or a stack of slices: its name for messages, its path, and the path of its translation."""
 
     name: str
     source: Path
@@ -38,42 +39,41 @@ class ScanJob:
 
     @property
     def kind(self) -> str:
-        """What it is called."""
+        """What messages call it."""
         return _describe_kind(self.source)
 
 
 def find_scans(source: Path, target: Path, *, stacks: bool = False) -> list[ScanJob]:
-    """The DICOM and NIfTI files to translate: `source` itself, or those below it; none where there are none.
+    """Return the DICOM and NIfTI files to translate: `source` itself, or all files below it.
 
-    `stacks`: TIFF files, too.
-
-    ValueError with the mend if a library for them is missing, or the input would be overwritten.
+    `stacks`: include TIFF files. Raises ValueError, with the fix, if a library for them is missing, or the input would
+    be overwritten.
     """
     if not source.is_dir():
         suffix = _scan_kind(source, stacks=stacks) if os.path.lexists(source) else None
         if suffix is None:
             return []
-        inside = target.is_dir() or _scan_kind(target, stacks=stacks) is None
-        if inside and looks_like_file_name(target):
+        is_folder = target.is_dir() or _scan_kind(target, stacks=stacks) is None
+        if is_folder and looks_like_file_name(target):
             raise ValueError(
                 f"output {target} is named like a file, and {target.suffix} is not written for input {source}: "
                 f"{_describe_kind(source)} stays what it is; name a folder, or a file that ends in {suffix}"
             )
-        jobs = [ScanJob(escape_unprintable(source.name), source, target / source.name if inside else target)]
-        if not inside and _scan_kind(jobs[0].target, stacks=stacks) != suffix:
+        jobs = [ScanJob(escape_unprintable(source.name), source, target / source.name if is_folder else target)]
+        if not is_folder and _scan_kind(jobs[0].target, stacks=stacks) != suffix:
             raise ValueError(
                 f"output {target} is of another kind than input {source}: {_describe_kind(source)} stays what it is"
             )
     elif os.path.realpath(source) == os.path.realpath(target):
-        return []  # which is refused with the pictures
+        return []  # rejected with the pictures
     else:
-        below = os.path.realpath(target) + os.sep  # earlier translations, if the output lies within the input
-        may_be = POSSIBLE_SUFFIXES | (STACK_SUFFIXES if stacks else set())
-        names = [name for name in list_files(source, may_be) if _scan_kind(source / name, stacks=stacks) is not None]
+        output_prefix = os.path.realpath(target) + os.sep  # earlier translations, if the output lies within the input
+        suffixes = POSSIBLE_SUFFIXES | (STACK_SUFFIXES if stacks else set())
+        names = [name for name in list_files(source, suffixes) if _scan_kind(source / name, stacks=stacks) is not None]
         jobs = [
             ScanJob(escape_unprintable(name), source / name, target / name)
             for name in names
-            if not os.path.realpath(source / name).startswith(below)
+            if not os.path.realpath(source / name).startswith(output_prefix)
         ]
     if jobs and target.is_file() and source.is_dir():
         raise ValueError(f"output {target} is a file, but the input is a folder: name a folder")
@@ -85,61 +85,64 @@ def find_scans(source: Path, target: Path, *, stacks: bool = False) -> list[Scan
 
 
 def translate_scans(
-    model: Translator, jobs: Sequence[ScanJob], settings: Settings, *, progress: Progress | None = None
+    model: Translator, jobs: Sequence[ScanJob], options: TranslateOptions, *, progress: Progress | None = None
 ) -> Summary:
-    """Translate the files one after another; each appears whole or not at all, and one that fails stops no other."""
-    started = time.perf_counter()
-    made = build_provenance(model)
-    translated, skipped, tiled, failed = 0, 0, 0, []
+    """Translate files one by one; each appears complete or not at all, and a failure does not stop the others."""
+    started_at = time.perf_counter()
+    provenance = build_provenance(model)
+    translated, skipped = 0, 0
+    tiled = 0
+    failed = []
     for number, job in enumerate(jobs, start=1):
         try:
-            if not settings.overwrite and os.path.lexists(job.target):
+            if not options.overwrite and os.path.lexists(job.target):
                 skipped += 1
             else:
-                tiled += _translate(model, job, made, settings)
+                tiled += _translate(model, job, provenance, options)
                 translated += 1
         except (RuntimeError, ValueError, MemoryError, OSError) as error:
             failed.append((job.name, describe_error(error)))
         if progress is not None:
             progress(number, len(jobs))
-    return Summary(translated, skipped, tuple(sorted(failed)), tiled, (), time.perf_counter() - started)
+    return Summary(translated, skipped, tuple(sorted(failed)), tiled, (), time.perf_counter() - started_at)
 
 
-def _translate(model: Translator, job: ScanJob, made: Provenance, settings: Settings) -> bool:
+def _translate(model: Translator, job: ScanJob, provenance: Provenance, options: TranslateOptions) -> bool:
+    """Translate one file; return whether it was done in tiles."""
     scan = read_scan(job.source)
-    if model.input.range is None and scan.bits not in _WHOLE:
+    if model.input.range is None and scan.bits not in _FULL_RANGE_BITS:
         raise ValueError(
-            f"values of {scan.bits} bits, and the run does not say which of them are darkest and brightest: "
+            f"values of {scan.bits} bits, and the run declares no range of values: "
             "train with data.range_a and data.range_b"
         )
     with convert_decode_errors("scan"):
         first = _to_range_dtype(model, scan.picture(0))
     height, width = first.pixels.shape[:2]
-    form = output_format(model, first)
-    tiles = plan_tiles(model, height, width, tile=settings.tile)
+    output = output_format(model, first)
+    tiles = plan_tiles(model, height, width, tile=options.tile)
     results: list[np.ndarray] = []
-    size = settings.together(tiles, height * width)
+    size = options.images_per_batch(model.device, tiles, height * width)
     for start in range(0, len(scan), size):
         with convert_decode_errors("scan"):
             pictures = [
                 _to_range_dtype(model, scan.picture(index)) for index in range(start, min(start + size, len(scan)))
             ]
-        done = translate_planned(model, pictures, tiles, scratch=job.target.parent)
-        results += [one.pixels for one in done]
-    write_scan(job.target, scan, results, form, made)
+        translated = translate_pictures(model, pictures, tiles, scratch=job.target.parent)
+        results += [picture.pixels for picture in translated]
+    write_scan(job.target, scan, results, output, provenance)
     return tiles is not None
 
 
-def write_scan(target: Path, scan: Scan, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> None:
-    """Writes the translated slices of `scan` as a file of its kind, whole or not at all."""
+def write_scan(target: Path, scan: Scan, slices: list[np.ndarray], form: PixelFormat, provenance: Provenance) -> None:
+    """Write the translated `slices` as a file of the kind of `scan`, completely or not at all."""
     with convert_decode_errors("scan"):
-        data = scan.encode(slices, form, made)
+        data = scan.encode(slices, form, provenance)
     with name_write_errors(target), atomic_write(target) as tmp_path:
         tmp_path.write_bytes(data)
 
 
 def _to_range_dtype(model: Translator, picture: Picture) -> Picture:
-    """Grey slices are values in a unit, of however few bits, where the run has a range; colours are pictures."""
+    """Return grey slices in a type that can hold the run's range, if it has one; leave colour images unchanged."""
     pixels, span = picture.pixels, model.input.range
     if span is None or pixels.shape[2] > 1 or can_hold_range(pixels.dtype.name, span):
         return picture
@@ -147,7 +150,7 @@ def _to_range_dtype(model: Translator, picture: Picture) -> Picture:
 
 
 def _scan_kind(path: Path, *, stacks: bool) -> str | None:
-    """The suffix of files of one kind; None for what is no scan."""
+    """Return one suffix for all files of a kind, or None if it is not a scan."""
     suffix = scan_suffix(path)
     if suffix is None:
         return ".tif" if stacks and path.suffix.lower() in STACK_SUFFIXES else None
@@ -159,14 +162,14 @@ def _describe_kind(path: Path) -> str:
 
 
 def build_provenance(model: Translator) -> Provenance:
-    """What headers say of who made a translation."""
+    """Return the program and weights that headers of translations name."""
     digest = "unknown" if model.file is None else sha256(model.file)
     return Provenance("velogan", __version__, "in memory" if model.file is None else _weights_name(model.file), digest)
 
 
 def _weights_name(file: Path) -> str:
-    """A weights file's name, after its run's where it is of one: headers should tell no more of the disk."""
+    """Return the name of a weights file with that of its run, if it has one; headers do not get the full path."""
     checkpoint = file.parent
     run = checkpoint.parent.parent if checkpoint.parent.name == "checkpoints" else None
-    words = [run.name, file.name] if run else [file.name]
-    return escape_unprintable(" ".join(words)).encode("ascii", "replace").decode()
+    names = [run.name, file.name] if run else [file.name]
+    return escape_unprintable(" ".join(names)).encode("ascii", "replace").decode()

@@ -1,4 +1,4 @@
-"""Counts of the translated, skipped and failed files of a call."""
+"""Counts of translated, skipped and failed files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from dataclasses import dataclass, fields, replace
 
 @dataclass(frozen=True)
 class Summary:
-    """The result of `translate`: counts, seconds, and the name and reason of each that failed.
+    """The result of `translate`.
 
-    `tiled`: how many were translated in tiles; `renamed`: name and new suffix of each that its format could not hold;
-    `frames`: those of a film, which counts as one; `masked`: lines on what its masks do not keep, or are of no picture;
-    `animated`: name and frames of each animation, of which the first picture was translated.
+    translated, skipped: number of files
+    failed: name and reason of each file that failed
+    tiled: number of files translated in tiles
+    renamed: name and new suffix of each file whose format could not hold the result
+    seconds: of the call
+    frames: number of frames if the input is a film, which counts as one file
+    masked: notes on masks without a picture, and on results whose format does not keep pixels exactly
+    animated: name and number of frames of each animation, of which only the first was translated
     """
 
     translated: int
@@ -26,17 +31,17 @@ class Summary:
 
     @classmethod
     def empty(cls) -> Summary:
-        """Return the summary of nothing."""
+        """Return a summary of no files."""
         return cls(translated=0, skipped=0, failed=(), tiled=0, renamed=(), seconds=0.0)
 
     def merge(self, other: Summary) -> Summary:
-        """The sum of two summaries, of calls one after the other; names are sorted."""
-        both = Summary(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+        """Return the sum of two summaries; names are sorted."""
+        both = Summary(**{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)})
         return replace(both, failed=tuple(sorted(both.failed)), renamed=tuple(sorted(both.renamed)))
 
 
 def describe_error(error: BaseException) -> str:
-    """The reason of a failure as one line."""
+    """Return the reason of a failure in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""A picture cut into overlapping tiles, and the translated tiles blended into one picture again."""
+"""Cut pictures into overlapping tiles, and blend the translated tiles."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from velogan.networks.antialias import BlurDown, BlurUp
 from velogan.networks.outputs import MaskGenerator
 
 RAMP = 16
-"""Pixels over which one tile blends into the next."""
+"""Number of pixels over which one tile blends into the next."""
 
 
 @dataclass(frozen=True)
 class TileAxis:
-    """Tiles along one side: `size` pixels each, from `starts` on, over `length` in all."""
+    """Tiles along one axis of `length` pixels: `size` pixels each, at `starts`, all multiples of `multiple`."""
 
     length: int
     size: int
@@ -29,11 +29,10 @@ class TileAxis:
 
     @property
     def weights(self) -> list[Tensor]:
-        """Each tile's weight in the pixels it covers, `(size,)`; the weights of all tiles sum to 1.
+        """The weights of each tile in the pixels it covers, `(size,)`; the weights of all tiles sum to 1.
 
-        In the middle of an overlap is a linear ramp, `RAMP` pixels wide or a third of the overlap. Beside the ramp,
-        only the tile counts whose edge is farther away: near an edge, a network sees a reflection in place of the
-        picture.
+        The middle of an overlap is a linear ramp, `RAMP` pixels wide or a third of the overlap. Outside the ramp only
+        the tile whose edge is farther away counts: near its own edges a tile shows the effect of padding.
         """
         inside = torch.arange(self.size) + 0.5
         overlap = min((a + self.size - b for a, b in pairwise(self.starts)), default=self.size)
@@ -51,11 +50,11 @@ class TileAxis:
 
     @property
     def cores(self) -> list[tuple[float, float]]:
-        """Each tile's own part, up to the middle of the overlaps, as shares of its side; the parts do not overlap."""
-        ends = [
+        """The part of each tile up to the middle of its overlaps, as shares of its side; these parts do not overlap."""
+        borders = [
             (left + self.size + right) // 2 // self.multiple * self.multiple for left, right in pairwise(self.starts)
         ]
-        spans = zip([0, *ends], [*ends, self.length])
+        spans = zip([0, *borders], [*borders, self.length])
         return [
             ((first - start) / self.size, (last - start) / self.size)
             for (first, last), start in zip(spans, self.starts)
@@ -63,9 +62,9 @@ class TileAxis:
 
 
 def plan_axis(length: int, *, size: int, overlap: int, multiple: int) -> TileAxis:
-    """Spread as few tiles as possible evenly over `length`; starts, `size` and `length` are multiples of `multiple`.
+    """Place the smallest number of tiles evenly over `length`; starts, `size` and `length` are multiples of `multiple`.
 
-    Neighbours overlap by at least `overlap` pixels. A side shorter than `size` is one tile.
+    Adjacent tiles overlap by at least `overlap` pixels. An axis not longer than `size` is a single tile.
     """
     if length <= size:
         return TileAxis(length, length, (0,), multiple)
@@ -75,7 +74,7 @@ def plan_axis(length: int, *, size: int, overlap: int, multiple: int) -> TileAxi
 
 
 def receptive_radius(net: nn.Module) -> int:
-    """How far, in pixels, a value of the result can depend on the picture: half the receptive field, rounded up."""
+    """Return the radius of the receptive field in input pixels, rounded up."""
     total, scale = 0.0, 1.0
     for layer in net.modules():
         if isinstance(layer, nn.Conv2d):
@@ -88,14 +87,14 @@ def receptive_radius(net: nn.Module) -> int:
             total += scale
             scale *= 2
         elif isinstance(layer, BlurUp):
-            total += scale  # two pixels make a value, at most one pixel away
+            total += scale  # a value depends on two pixels, at most one pixel away
             scale /= 2
         elif isinstance(layer, nn.Upsample):
             assert isinstance(layer.scale_factor, float)
             if layer.mode == "bilinear":
-                total += scale  # a value has a part in its neighbours'
+                total += scale  # a value depends on its neighbours
             scale /= layer.scale_factor
-            total += scale * (layer.scale_factor - 1)  # the last copy of a pixel lies so far from it
+            total += scale * (layer.scale_factor - 1)  # the distance of a pixel's last copy
         elif isinstance(layer, (nn.MaxPool2d, nn.AvgPool2d)):
             total += scale * (layer.kernel_size - 1)  # pyright: ignore[reportOperatorIssue]
             scale *= layer.stride  # pyright: ignore[reportOperatorIssue]
@@ -107,18 +106,19 @@ def receptive_radius(net: nn.Module) -> int:
 def blend_tiles(
     rows: TileAxis, columns: TileAxis, translate: Callable[[int, int], Tensor]
 ) -> Iterator[tuple[int, Tensor]]:
-    """Give the picture in bands of finished rows, from the top: each band's first row, and `(C, h, W)`.
+    """Yield bands of finished rows from the top: the first row of the band, and `(C, h, W)`.
 
-    `translate(top, left)` gives the tile there, `(C, rows.size, columns.size)`. Memory: one row of tiles.
+    `translate(top, left)` returns the tile at that position, `(C, rows.size, columns.size)`. Memory holds one row of
+    tiles.
     """
     band: Tensor | None = None
     ends = [*rows.starts[1:], rows.length]
-    for top, down, end in zip(rows.starts, rows.weights, ends):
-        for left, across in zip(columns.starts, columns.weights):
+    for top, row_weights, end in zip(rows.starts, rows.weights, ends):
+        for left, column_weights in zip(columns.starts, columns.weights):
             tile = translate(top, left)
             if band is None:
                 band = torch.zeros(len(tile), rows.size, columns.length)
-            weight = down[:, None] * across
+            weight = row_weights[:, None] * column_weights
             band[:, :, left : left + columns.size] += tile.mul_(weight)
         assert band is not None
         yield top, band[:, : end - top]
@@ -126,7 +126,7 @@ def blend_tiles(
 
 
 def reflect_indices(first: int, last: int, length: int) -> np.ndarray:
-    """Indices first to last - 1 into a side of `length`, extended by reflection, repeatedly if it is short."""
+    """Return the indices first to last - 1 into an axis of `length`, padded by (repeated) reflection."""
     period = max(2 * (length - 1), 1)
     index = np.arange(first, last) % period
     return np.minimum(index, period - index) if length > 1 else np.zeros_like(index)

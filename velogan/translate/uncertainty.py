@@ -1,8 +1,8 @@
-"""Where not to trust a translation: an uncertainty map, made without the truth.
+"""Estimate how uncertain a translation is, without ground truth.
 
-Two things are added. How far the input comes back: through the other direction's generator from the result, or through
-the model's own autoencoder. And how much the result changes when the picture is moved by a few pixels, which should
-change nothing but the place. docs/evaluation.md says what such maps are worth.
+The map is the sum of two terms: the reconstruction error of the input, through the generator of the other direction or
+through the model's autoencoder, and the change of the result if the input is shifted by a few pixels, which should only
+shift the result. docs/evaluation.md says how well such maps predict errors.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from velogan.translate.pictures import to_images
 from velogan.translate.tiles import reflect_indices
 
 SHIFTS = ((0, 1), (1, 0), (2, 3), (3, 2))
-"""Pixels down and right by which the picture is moved."""
+"""The shifts of the input, in pixels down and right."""
 
 SHIFT_WEIGHT = 4.0
-"""Of the change when moved: it is some four times smaller than what does not come back."""
+"""Weight of the change under shifts, which is about four times smaller than the reconstruction error."""
 
-_SIDE = 8  # the highest patch is so many times smaller than the picture's shorter side
+_PATCHES = 8  # patches along the picture's shorter side
 
 
 @dataclass(frozen=True)
 class Patch:
-    """A square of a map, in pixels from the top left, and its mean."""
+    """A square of a map: its top left corner and size in pixels, and its mean in [0, 1]."""
 
     x: int
     y: int
@@ -43,26 +43,23 @@ class Patch:
 
 @dataclass(frozen=True)
 class UncertaintyMap:
-    """An uncertainty map `(H, W)` uint8, 255 where input or result are off by half of the range of values, or more.
-
-    `mean` and the `highest` patch's mean are in shares of 255.
-    """
+    """An uncertainty map, `(H, W)` uint8: 255 where the estimated error is half of the range of values, or more."""
 
     map: np.ndarray
 
     @property
     def mean(self) -> float:
-        """Over the whole map, in [0, 1]."""
+        """The mean of the map, in [0, 1]."""
         return float(self.map.mean() / 255)
 
     @property
     def highest(self) -> Patch:
-        """The square with the highest mean, an eighth of the shorter side wide; of equals the first from the top."""
-        side = max(1, min(self.map.shape) // _SIDE)
+        """The square with the highest mean, an eighth of the shorter side wide; the topmost if several are equal."""
+        side = max(1, min(self.map.shape) // _PATCHES)
         sums = np.pad(self.map.astype(np.int64).cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
-        within = sums[side:, side:] - sums[:-side, side:] - sums[side:, :-side] + sums[:-side, :-side]
-        y, x = divmod(int(within.argmax()), within.shape[1])
-        return Patch(x, y, side, side, float(within[y, x] / (255 * side * side)))
+        totals = sums[side:, side:] - sums[:-side, side:] - sums[side:, :-side] + sums[:-side, :-side]
+        y, x = divmod(int(totals.argmax()), totals.shape[1])
+        return Patch(x, y, side, side, float(totals[y, x] / (255 * side * side)))
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -73,9 +70,10 @@ class UncertaintyMap:
 
 @dataclass(frozen=True)
 class UncertaintyEstimator:
-    """Computes uncertainty maps for `model`. `reconstruct(images, results)` returns the reconstructed inputs.
+    """Computes uncertainty maps for `model`.
 
-    Images are `(B, C, H, W)` in [-1, 1].
+    `reconstruct(images, results)` returns the reconstructed inputs by the reverse generator or an autoencoder. Images
+    are `(B, C, H, W)` in [-1, 1].
     """
 
     model: Translator
@@ -83,33 +81,33 @@ class UncertaintyEstimator:
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
-        """The uncertainty of each pixel, `(B, H, W)` from 0 on, in the units of `images`."""
+        """Return the estimated error of each pixel, `(B, H, W)`, in the units of `images`."""
         results = self.model.translate_fast(images, rounded=False)
-        moved = [self._moved(images, down, right) for down, right in SHIFTS]
-        spread = torch.stack([results, *moved]).std(dim=0, correction=0)
+        shifted = [self._translate_shifted(images, down, right) for down, right in SHIFTS]
+        spread = torch.stack([results, *shifted]).std(dim=0, correction=0)
         return (self.reconstruct(images, results) - images).abs().mean(dim=1) + SHIFT_WEIGHT * spread.mean(dim=1)
 
     def estimate(self, picture: Picture, *, tile: int | None = None) -> UncertaintyMap:
-        """The map of one picture. ValueError where `translate` would cut it into tiles, with this `tile`."""
+        """Return the map of a picture. Raises ValueError if `translate`, with this `tile`, would cut it into tiles."""
         height, width = picture.pixels.shape[:2]
         if plan_tiles(self.model, height, width, tile=tile) is not None:
             raise ValueError(
-                f"{width}x{height} pixels are translated in tiles, and an uncertainty map needs the whole picture: of "
-                f"{MAX_UNTILED_PIXELS} pixels at most, or with tile=0 if memory allows"
+                f"{width}x{height} pixels are translated in tiles, but an uncertainty map needs the complete picture: "
+                f"use at most {MAX_UNTILED_PIXELS} pixels, or tile=0 if memory allows"
             )
         return UncertaintyMap(_to_uint8(self(to_images(self.model, picture))[0]))
 
-    def _moved(self, images: Tensor, down: int, right: int) -> Tensor:
-        """The translation of the pictures moved, moved back; what comes in from outside is a reflection."""
+    def _translate_shifted(self, images: Tensor, down: int, right: int) -> Tensor:
+        """Translate the shifted images, padded by reflection, and shift the results back."""
         height, width = images.shape[-2:]
         rows, columns = (
-            torch.from_numpy(reflect_indices(-by, side, side)).to(images.device)
-            for by, side in ((down, height), (right, width))
+            torch.from_numpy(reflect_indices(-shift, side, side)).to(images.device)
+            for shift, side in ((down, height), (right, width))
         )
-        moved = self.model.translate_fast(images[..., rows, :][..., columns], rounded=False)
-        return moved[..., down:, right:]
+        shifted = self.model.translate_fast(images[..., rows, :][..., columns], rounded=False)
+        return shifted[..., down:, right:]
 
 
 def _to_uint8(uncertainty: Tensor) -> np.ndarray:
-    """255 for 1, half of the range from -1 to 1, or more."""
+    """Convert to levels: 255 for 1, half of the range from -1 to 1, or more."""
     return (uncertainty.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()

@@ -1,4 +1,4 @@
-"""Translating whole volumes, for generators that see a slice's neighbours or each volume on its own scale of values."""
+"""Translate complete volumes, for generators that take neighbouring slices or scale each volume by its own values."""
 
 from __future__ import annotations
 
@@ -15,109 +15,113 @@ from velogan.data.pictures.images import Picture
 from velogan.data.pictures.scans import read_scan
 from velogan.data.pictures.values import PixelFormat
 from velogan.data.sets.slices import Scans, Series, Slice, look_through, scaled, stacked
-from velogan.translate.large import Settings, plan_tiles
+from velogan.translate.large import plan_tiles
 from velogan.translate.model import Translator
-from velogan.translate.pictures import output_format, translate_planned
+from velogan.translate.options import TranslateOptions
+from velogan.translate.pictures import output_format, translate_pictures
 from velogan.translate.scans import ScanJob, build_provenance, write_scan
 from velogan.translate.summary import Summary, describe_error
 from velogan.types import Progress
 
 
 def needs_volume_context(model: Translator) -> bool:
-    """Whether the generator was trained on slices that a file alone does not tell it."""
+    """Return whether the generator needs volume context: neighbouring slices or a scale of values per volume."""
     return model.input.own_scale or model.input.neighbours > 0
 
 
 def translate_volumes(
-    model: Translator, jobs: Sequence[ScanJob], settings: Settings, *, progress: Progress | None = None
+    model: Translator, jobs: Sequence[ScanJob], options: TranslateOptions, *, progress: Progress | None = None
 ) -> Summary:
-    """Translate files as `scans.translate_scans` does, each with the others of its volume.
+    """Translate files as `scans.translate_scans` does, each together with the other files of its volume.
 
-    With neighbours each slice is computed as the middle of its own, and as a neighbour of others: it becomes the mean.
-    A volume that fails stops no other.
+    With neighbouring slices, each slice is translated once as the centre and several times as a neighbour; the result
+    is the mean. A volume that fails does not stop the others.
     """
-    started = time.perf_counter()
-    scans, named = Scans(Path()), {str(job.source): job for job in jobs}
+    started_at = time.perf_counter()
+    scans = Scans(Path())
+    jobs_by_name = {str(job.source): job for job in jobs}
     span = "percentiles" if model.input.own_scale else model.input.range
-    look = look_through(scans, list(named), span)
-    failed = [(named[name].name, reason) for name, reason in look.skipped]
-    found = {name for one in look.series for name, _ in one.slices}
-    todo = {name for name in found if settings.overwrite or not os.path.lexists(named[name].target)}
-    skipped = len(found) - len(todo)
-    done = _VolumeWriter(model, scans, named)
+    look = look_through(scans, list(jobs_by_name), span)
+    failed = [(jobs_by_name[name].name, reason) for name, reason in look.skipped]
+    names = {name for series in look.series for name, _ in series.slices}
+    todo = {name for name in names if options.overwrite or not os.path.lexists(jobs_by_name[name].target)}
+    skipped = len(names) - len(todo)
+    writer = _VolumeWriter(model, scans, jobs_by_name)
     for series in look.series:
         try:
             if todo.intersection(name for name, _ in series.slices):
-                scratch = named[series.slices[0][0]].target.parent
-                slices = _translate_series(model, scans, series, settings, scratch=scratch)
-                done.take(slices, todo=todo)
+                scratch = jobs_by_name[series.slices[0][0]].target.parent
+                slices = _translate_series(model, scans, series, options, scratch=scratch)
+                writer.take(slices, todo=todo)
         except (RuntimeError, ValueError, MemoryError, OSError) as error:
-            left = {name for name, _ in series.slices} & todo - set(done.names)
-            failed += [(named[name].name, describe_error(error)) for name in left]
-            todo -= left
+            unwritten = {name for name, _ in series.slices} & todo - set(writer.names)
+            failed += [(jobs_by_name[name].name, describe_error(error)) for name in unwritten]
+            todo -= unwritten
         if progress is not None:
-            progress(skipped + len(failed) + len(done.names), len(named))
-    tiled = len(done.names) if done.tiled else 0
-    return Summary(len(done.names), skipped, tuple(sorted(failed)), tiled, (), time.perf_counter() - started)
+            progress(skipped + len(failed) + len(writer.names), len(jobs_by_name))
+    tiled = len(writer.names) if writer.tiled else 0
+    return Summary(len(writer.names), skipped, tuple(sorted(failed)), tiled, (), time.perf_counter() - started_at)
 
 
 class _VolumeWriter:
-    """Files that are written as soon as all of their slices are there."""
+    """Writes each file as soon as all of its slices are translated."""
 
     def __init__(self, model: Translator, scans: Scans, jobs: Mapping[str, ScanJob]):
-        self._model, self._scans, self._jobs, self._made = model, scans, jobs, build_provenance(model)
+        self._scans, self._jobs = scans, jobs
+        self._provenance = build_provenance(model)
         self._slices: dict[str, dict[int, np.ndarray]] = {}
         self.names: list[str] = []
         self.tiled = False
 
     def take(self, slices: Iterator[tuple[Slice, np.ndarray, PixelFormat, bool]], *, todo: set[str]) -> None:
+        """Collect translated slices, and write the files among `todo` that are complete."""
         for (name, number), pixels, form, tiled in slices:
             self.tiled |= tiled
             if name not in todo:
                 continue
-            found = self._slices.setdefault(name, {})
-            found[number] = pixels
-            if len(found) == len(self._scans.scan(name)):
-                job, whole = self._jobs[name], [found[place] for place in sorted(found)]
-                write_scan(job.target, read_scan(job.source), whole, form, self._made)
+            slices_of_file = self._slices.setdefault(name, {})
+            slices_of_file[number] = pixels
+            if len(slices_of_file) == len(self._scans.scan(name)):
+                job, ordered = self._jobs[name], [slices_of_file[index] for index in sorted(slices_of_file)]
+                write_scan(job.target, read_scan(job.source), ordered, form, self._provenance)
                 self.names.append(name)
                 del self._slices[name]
 
 
 def _translate_series(
-    model: Translator, scans: Scans, series: Series, settings: Settings, *, scratch: Path
+    model: Translator, scans: Scans, series: Series, options: TranslateOptions, *, scratch: Path
 ) -> Iterator[tuple[Slice, np.ndarray, PixelFormat, bool]]:
-    """Each slice of a volume with its translation `(H, W, C)`, the format of that, and whether it was made in tiles."""
-    given, count = model.input.neighbours, len(series.slices)
+    """Yield each slice of a volume with its translation `(H, W, C)`, its format, and whether it was done in tiles."""
+    context, count = model.input.neighbours, len(series.slices)
     plain = _without_volume_context(model)
 
-    @lru_cache(maxsize=2 * given + 2)
-    def values(one: Slice) -> np.ndarray:
-        return scaled(scans.values(one), series, own_scale=model.input.own_scale)
+    @lru_cache(maxsize=2 * context + 2)
+    def values(place: Slice) -> np.ndarray:
+        return scaled(scans.values(place), series, own_scale=model.input.own_scale)
 
     first = values(series.slices[0])
-    tiles = plan_tiles(plain, *first.shape, tile=settings.tile)
-    size = settings.together(tiles, first.size)
+    tiles = plan_tiles(plain, *first.shape, tile=options.tile)
+    size = options.images_per_batch(model.device, tiles, first.size)
     sums: dict[int, np.ndarray] = {}
-    made, beside = 0, model.output.neighbours
+    done, output_context = 0, model.output.neighbours
     for start in range(0, count, size):
-        places = range(start, min(start + size, count))
-        pictures = [Picture(stacked(values, series, place, given)) for place in places]
+        batch = range(start, min(start + size, count))
+        pictures = [Picture(stacked(values, series, index, context)) for index in batch]
         form = output_format(plain, pictures[0])
-        results = translate_planned(plain, pictures, tiles, scratch=scratch)
-        for place, result in zip(places, results):
-            for step in range(-beside, beside + 1) if beside else (0,):
-                if 0 <= place + step < count:
-                    part = result.pixels[..., [beside + step]] if beside else result.pixels
-                    sums[place + step] = sums[place + step] + part if place + step in sums else part
-        while made in sums and (made + beside < places.stop or places.stop == count):
-            parts = min(made + beside, count - 1) - max(made - beside, 0) + 1
-            whole = sums.pop(made)
-            yield series.slices[made], whole if parts == 1 else whole / np.float32(parts), form, tiles is not None
-            made += 1
+        results = translate_pictures(plain, pictures, tiles, scratch=scratch)
+        for index, result in zip(batch, results):
+            for offset in range(-output_context, output_context + 1):
+                if 0 <= index + offset < count:
+                    part = result.pixels[..., [output_context + offset]] if output_context else result.pixels
+                    sums[index + offset] = sums[index + offset] + part if index + offset in sums else part
+        while done in sums and (done + output_context < batch.stop or batch.stop == count):
+            parts = min(done + output_context, count - 1) - max(done - output_context, 0) + 1
+            total = sums.pop(done)
+            yield series.slices[done], total if parts == 1 else total / np.float32(parts), form, tiles is not None
+            done += 1
 
 
 def _without_volume_context(model: Translator) -> Translator:
-    """The same generator for pictures whose channels and values are made ready."""
+    """Return the same generator for images whose values are scaled and whose channels are stacked already."""
     ready = {side: {**model.header.get(side, {}), "own_scale": False, "neighbours": 0} for side in ("input", "output")}
     return replace(model, header={**model.header, **ready})

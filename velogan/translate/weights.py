@@ -1,4 +1,4 @@
-"""The networks that a path holds, by name: a run, a checkpoint, one file, or files of the reference implementation."""
+"""Load networks by role from a run, a checkpoint, a file, or files of the reference implementation."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _FILE = re.compile(r"(?P<epoch>latest|\d+)_net_(?P<role>[GD](?:_[AB])?)\.pth")
 
 
 def load_networks(path: Path) -> dict[str, Recognised]:
-    """Networks by role (G_A, D_B): the raw ones of a run's last checkpoint, or those of the reference's files.
+    """Return networks by role (G_A, D_B): the raw ones of a run's last checkpoint, or those of the reference's files.
 
-    ValueError where there are none.
+    Raises ValueError if there are none.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist: name a run folder, a .safetensors or .pth file, or a folder of those")
@@ -31,26 +31,26 @@ def load_networks(path: Path) -> dict[str, Recognised]:
 
 
 def load_reference_file(file: Path) -> dict[str, Recognised]:
-    """The network of one file of the reference implementation. Without a name that says otherwise it is of a2b."""
+    """Return the network of a file of the reference implementation; its direction is a2b unless its name says b2a."""
     network = recognise(read_tensors(file), file=file)
-    b = bool(re.search(r"[GD]_B\.pth$", file.name))
-    return {f"{'G' if network.generates else 'D'}_{'B' if b else 'A'}": network}
+    is_b = re.search(r"[GD]_B\.pth$", file.name) is not None
+    return {f"{'G' if network.generates else 'D'}_{'B' if is_b else 'A'}": network}
 
 
 def load_reference_folder(folder: Path) -> dict[str, Recognised]:
-    """The networks of a folder `checkpoints/NAME` of the reference implementation: `latest`, else the last epoch.
+    """Return the networks of the reference's folder `checkpoints/NAME`: the `latest`, else those of the last epoch.
 
-    The generator of one direction (`latest_net_G.pth`) is of a2b. ValueError where there is none.
+    A single generator (`latest_net_G.pth`) has the direction a2b. Raises ValueError if there are no networks.
     """
-    names = [found for file in folder.iterdir() if (found := _FILE.fullmatch(file.name))]
-    if not names:
-        raise ValueError(f"{folder} holds no EPOCH_net_G_A.pth or latest_net_G.pth: name a folder checkpoints/NAME")
-    chosen = max({found["epoch"] for found in names}, key=lambda epoch: 10**9 if epoch == "latest" else int(epoch))
-    made: dict[str, Recognised] = {}
-    for role in sorted(found["role"] for found in names if found["epoch"] == chosen):
+    matches = [match for file in folder.iterdir() if (match := _FILE.fullmatch(file.name))]
+    if not matches:
+        raise ValueError(f"{folder} contains no EPOCH_net_G_A.pth or latest_net_G.pth: name a folder checkpoints/NAME")
+    chosen = max({match["epoch"] for match in matches}, key=lambda epoch: 10**9 if epoch == "latest" else int(epoch))
+    networks: dict[str, Recognised] = {}
+    for role in sorted(match["role"] for match in matches if match["epoch"] == chosen):
         file = folder / f"{chosen}_net_{role}.pth"
         network = recognise(read_tensors(file), file=file)
         if network.generates is not role.startswith("G"):
-            raise ValueError(f"{file} holds a {network.header['network']}, which its name does not say: rename it")
-        made[role if "_" in role else f"{role}_A"] = network
-    return made
+            raise ValueError(f"{file} contains a {network.header['network']}, but its name says otherwise: rename it")
+        networks[role if "_" in role else f"{role}_A"] = network
+    return networks

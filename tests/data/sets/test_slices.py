@@ -32,6 +32,7 @@ from velogan.observe.progress import Display  # noqa: E402
 from velogan.training.run import train  # noqa: E402
 from velogan.translate.files import translate  # noqa: E402
 from velogan.translate.model import Translator, load_translator  # noqa: E402
+from velogan.translate.options import TranslateOptions  # noqa: E402
 
 SIDE = 16
 
@@ -271,7 +272,7 @@ def _translator(**form: Any) -> Translator:
 def test_a_translated_slice_is_the_mean_of_what_was_computed_of_it(tmp_path: Path, at_once: int) -> None:
     planes = _planes(4)
     folder = _series(tmp_path / "ct", "p", planes, backwards=True)
-    summary = translate(_translator(), folder, tmp_path / "out", batch_pixels=at_once * SIDE * SIDE)
+    summary = translate(_translator(), folder, tmp_path / "out", TranslateOptions(batch_pixels=at_once * SIDE * SIDE))
     assert (summary.translated, summary.failed) == (4, ())
     parts = [(0, 250), (0, 250, 500), (0, 250, 500), (250, 500)]
     for place, plane in enumerate(planes):
@@ -304,7 +305,7 @@ def test_a_volume_on_its_own_scale_is_read_as_in_training(tmp_path: Path, other:
 
 def test_a_picture_does_not_pass_for_a_volume(tmp_path: Path, make_folder: Callable[..., Path]) -> None:
     summary = translate(_translator(), make_folder("pictures", count=1), tmp_path / "out")
-    assert "name DICOM or NIfTI files" in summary.failed[0][1]
+    assert "pass DICOM or NIfTI files" in summary.failed[0][1]
 
 
 def test_a_run_remembers_and_writes_a_series_back(tmp_path: Path, tiny_config: Callable[..., Config]) -> None:

@@ -95,7 +95,13 @@ class Picture:
     @property
     def nbytes(self) -> int:
         """The bytes of its arrays."""
-        return sum(one.nbytes for one in (self.pixels, self.alpha, self.mask) if one is not None)
+        return sum(array.nbytes for array in (self.pixels, self.alpha, self.mask) if array is not None)
+
+    def read_only(self) -> Picture:
+        """Return the same picture with a read-only view of its pixels."""
+        pixels = self.pixels.view()
+        pixels.flags.writeable = False
+        return replace(self, pixels=pixels)
 
 
 def check_size(height: int, width: int, bytes_per_pixel: float, *, working: float = 0) -> None:
