@@ -25,7 +25,7 @@ class Drawing:
     """An SVG drawing of `width` x `height` units: part of a page (`to_inline_svg`) or a file (`to_svg_file`).
 
     Shapes are coloured by a `css_class`. A file brings the classes `c0` to `c6`, `roofline`, `saved`, `flow`, `sum`,
-    `ink` and `soft`; on a page, `fill` and `stroke` may be any CSS colour. A `title` is shown as a tooltip.
+    `ink` and `soft`; on a page, `fill` may be any CSS colour. A `title` is shown as a tooltip.
     """
 
     def __init__(self, width: float, height: float):
@@ -85,24 +85,15 @@ class Drawing:
         css_class: str = "",
         *,
         width: float | None = 1.5,
-        stroke: str | None = None,
         title: str = "",
     ) -> None:
         """Add a line through `points`."""
-        style = {"class_": f"line {css_class}".strip(), "stroke_width": width, "stroke": stroke}
+        style = {"class_": f"line {css_class}".strip(), "stroke_width": width}
         self._add("polyline", _title(title), points=points, **style)
 
-    def polygon(
-        self,
-        points: Points,
-        css_class: str = "",
-        *,
-        fill: str | None = None,
-        opacity: float | None = None,
-        title: str = "",
-    ) -> None:
+    def polygon(self, points: Points, css_class: str, *, title: str = "") -> None:
         """Add a filled polygon with the corners `points`."""
-        self._add("polygon", _title(title), points=points, class_=css_class, fill=fill, opacity=opacity)
+        self._add("polygon", _title(title), points=points, class_=css_class)
 
     def dot_grid(
         self, x: float, y: float, step: float, rows: int, columns: int, *, css_class: str, side: float

@@ -13,15 +13,12 @@ from velogan.files import pluralize, write_text
 from velogan.report.page import read_asset
 from velogan.report.pictures import latest_pairs, to_data_uri
 from velogan.report.run_data import read_run_data
-from velogan.report.sections import command, hue, text
-from velogan.report.sweep_plots import plot_curves
+from velogan.report.sections import command, text
 from velogan.report.sweep_tables import (
     DIRECTIONS,
-    MAX_SHOWN,
     breakable,
     extreme,
     format_score,
-    key,
     main_test,
     metric_label,
     runs_table,
@@ -38,14 +35,11 @@ def write_sweep_page(result: Mapping[str, Any], out: Path) -> Path:
 
     verdicts: by setting, the best one first
     nothing: the metric of the unchanged inputs, None if unknown
-    curves: by setting, for each seed a list of (percent of the budget, score)
     pictures: by setting, its best `run` and, by direction, `pairs` of input and translation as `(H, W, 3)` uint8
     """
-    best_settings = list(result["verdicts"])[:MAX_SHOWN]
     sections = {
         "Settings": settings_table(result),
         "Held-out images": build_image_strips(result["pictures"]),
-        "Scores over training": _curves(result, best_settings),
         "Repeat the winner": _winning_command(result),
         "Runs": runs_table(result),
     }
@@ -115,27 +109,11 @@ def _statuses(trials: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(trial["status"] for trial in trials))
 
 
-def _curves(result: Mapping[str, Any], settings: Sequence[str]) -> str:
-    hues = [hue(number) for number in range(len(settings))]
-    plot = plot_curves({name: result["curves"].get(name, []) for name in settings}, hues)
-    if not plot:
-        return ""
-    keys = " ".join(f"<span>{key(number)}{breakable(name)}</span>" for number, name in enumerate(settings))
-    note = "Horizontal axis: share of the budget. "
-    if any(row["seeds"] > 1 for row in result["verdicts"].values()):
-        note += "Mean over seeds, with a band from the lowest to the highest. "
-    if len(result["verdicts"]) > len(settings):
-        note += f"The {len(settings)} best settings."
-    body = f'<div class="choices">{keys}</div><div class="wide"><div class="plot curves">{plot}</div></div>'
-    return f'<div class="card">{body}<p class="note">{note}</p></div>'
-
-
 HELD_OUT_NOTE = "Images that none of these runs was trained on, by the best checkpoint of the best run of each setting."
 
 
 def build_image_strips(pictures: Mapping[str, Mapping[str, Any]], note: str = HELD_OUT_NOTE) -> str:
     """Return, for each direction, the inputs above their translations by a run of each setting, under `note`."""
-    titles = {name: f"{key(number)}{breakable(name)}" for number, name in enumerate(pictures)}
     cards = []
     for direction in DIRECTIONS:
         strips = {
@@ -143,13 +121,13 @@ def build_image_strips(pictures: Mapping[str, Mapping[str, Any]], note: str = HE
         }
         rows, last_input = "", None
         for name, (before, after) in strips.items():
-            rows += (_row("input", before) if before != last_input else "") + _row(titles[name], after)
+            rows += (_row("input", before) if before != last_input else "") + _row(breakable(name), after)
             last_input = before
         if rows:
             names = read_run_data(Path(pictures[next(iter(strips))]["run"])).domain_names(direction)
             cards.append(f'<div class="card"><h3>{text(" → ".join(names))}</h3><div class="wide">{rows}</div></div>')
     note = f'<p class="note">{note}</p>' if cards else ""
-    cards += [_sample_card(titles[name], Path(run["run"])) for name, run in pictures.items() if not run["pairs"]]
+    cards += [_sample_card(breakable(name), Path(run["run"])) for name, run in pictures.items() if not run["pairs"]]
     return f'{note}<div class="columns">{"".join(cards)}</div>' if any(cards) else ""
 
 

@@ -8,14 +8,12 @@ from statistics import fmean
 from typing import Any
 
 from velogan.files import duration
-from velogan.report import scores, sections
+from velogan.report import scores
 from velogan.report.run_data import as_mapping
 from velogan.report.sections import text
 
 MAX_SHOWN = 8
-"""Maximum number of settings whose curves and images are shown: the best ones."""
-MAX_ROWS = 12
-"""Maximum number of rows of a table that are visible before it is unfolded."""
+"""Maximum number of settings whose images are shown: the best ones."""
 DIRECTIONS = {"a2b": "A → B", "b2a": "B → A"}
 TEXT_COLUMNS = ("verdict", "why")
 """Columns of text, which is broken into lines."""
@@ -26,13 +24,12 @@ def settings_table(result: Mapping[str, Any]) -> str:
     verdicts = result["verdicts"]
     if not verdicts:
         return ""
-    low, high = min(row["low"] for row in verdicts.values()), max(row["high"] for row in verdicts.values())
     higher = result["better"] == "higher"
     heads = ("setting", "mean", "verdict", "behind the best", "range over seeds", "seeds", "on test images")
     columns: dict[str, list[str]] = {head: [] for head in heads}
     for number, (name, row) in enumerate(verdicts.items()):
-        columns["setting"].append(key(number) + breakable(name))
-        columns["mean"].append(format_score(row["mean"]) + _range_bar(row, low, high))
+        columns["setting"].append(breakable(name))
+        columns["mean"].append(format_score(row["mean"]))
         columns["verdict"].append(text(row["verdict"]))
         columns["behind the best"].append(_behind(row, higher=higher) if number else "")
         has_range = row["seeds"] > 1
@@ -41,7 +38,7 @@ def settings_table(result: Mapping[str, Any]) -> str:
         )
         columns["seeds"].append(str(row["seeds"]))
         columns["on test images"].append(main_test(result, name)[1].replace(", ", "<br>"))
-    body = _grid(columns, row_name="setting", first="best")
+    body = _table(columns, first="best")
     return f'<div class="card">{body}<p class="note">{_note(result)}</p></div>'
 
 
@@ -51,16 +48,6 @@ def _behind(row: Mapping[str, Any], *, higher: bool) -> str:
     interval = sorted(sign * bound for bound in row["interval_95"] or ())
     between = f" <small>{format_score(interval[0], 3)} to {format_score(interval[1], 3)}</small>" if interval else ""
     return format_score(sign * row["difference"], 3) + between
-
-
-def _range_bar(row: Mapping[str, Any], low: float, high: float) -> str:
-    """Return a bar from the lowest score of all settings to the highest, with this setting's range and mean."""
-
-    def percent(value: float) -> str:
-        return f"{100 * (value - low) / (high - low) if high > low else 50:.1f}%"
-
-    style = f"left:{percent(row['low'])};right:calc(100% - {percent(row['high'])})"
-    return f'<span class="reach"><i style="{style}"></i><b style="left:{percent(row["mean"])}"></b></span>'
 
 
 def _note(result: Mapping[str, Any]) -> str:
@@ -98,7 +85,7 @@ def runs_table(result: Mapping[str, Any]) -> str:
         "images": [f"{trial['images']:,}" for trial in trials],
         "training": [duration(trial["seconds"]) for trial in trials],
     }
-    return f'<div class="card">{_grid(columns, row_name="run")}</div>'
+    return f'<div class="card">{_table(columns)}</div>'
 
 
 def main_test(result: Mapping[str, Any], setting: str) -> tuple[str, str]:
@@ -154,27 +141,16 @@ def extreme(result: Mapping[str, Any]) -> str:
     return "highest" if result["better"] == "higher" else "lowest"
 
 
-def _grid(columns: Mapping[str, Sequence[str]], *, row_name: str, max_rows: int = MAX_ROWS, first: str = "") -> str:
-    """Return a table.
-
-    columns: cells by heading; empty columns are omitted
-    row_name: what a row is, for the text that unfolds those after `max_rows`
-    first: CSS class of the first row
-    """
+def _table(columns: Mapping[str, Sequence[str]], *, first: str = "") -> str:
+    """Return a table of `columns`, cells by heading; empty columns are omitted, and `first` is the class of a row."""
     filled = {head: cells for head, cells in columns.items() if any(cells)}
     heads = "".join(f"<th{_text_class(head)}>{text(head)}</th>" for head in filled)
     rows = [
         "".join(f"<td{_text_class(head)}>{cell}</td>" for head, cell in zip(filled, cells))
         for cells in zip(*filled.values())
     ]
-    rows = [f'<tr class="{"" if number else first}">{row}</tr>' for number, row in enumerate(rows)]
-    parts = (rows[:max_rows], rows[max_rows:]) if len(rows) > max_rows + 1 else (rows, [])
-    tables = [
-        f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(part)}</tbody></table></div>'
-        for part in parts
-    ]
-    rest = f"<details><summary>{len(parts[1])} more {row_name}s</summary>{tables[1]}</details>" if parts[1] else ""
-    return tables[0] + rest
+    body = "".join(f'<tr class="{"" if number else first}">{row}</tr>' for number, row in enumerate(rows))
+    return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _text_class(head: str) -> str:
@@ -189,8 +165,3 @@ def breakable(setting: str) -> str:
 def format_score(value: float | None, digits: int = 4) -> str:
     """Return a formatted score; empty if there is none."""
     return "" if value is None else f"{value:z#.{digits}g}".removesuffix(".")
-
-
-def key(number: int) -> str:
-    """Return the colour key of a setting; empty for settings that are not in the plots."""
-    return sections.key(number) if number < MAX_SHOWN else ""

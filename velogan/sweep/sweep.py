@@ -27,8 +27,6 @@ from velogan.sweep.folder import (
     noted,
     resampled_of,
     run_folder,
-    scores_of,
-    share,
     state_of,
 )
 from velogan.sweep.pictures import held_out_pictures
@@ -103,7 +101,7 @@ def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], ta
     if said := describe_no_gain(found):
         table.say(said)
     pictures = held_out_pictures(found, say=table.say)
-    page = write_sweep_page({**found, "curves": _curves(plan, rows, out), "pictures": pictures}, out / "sweep.html")
+    page = write_sweep_page({**found, "pictures": pictures}, out / "sweep.html")
     kept = json.dumps({**found, "page": str(page)}, indent=1, default=str)
     write_text(out / "sweep.json", kept)
     return {key: json.loads(kept)[key] for key in ("trials", "best", "page")}
@@ -117,18 +115,6 @@ def doing_nothing(metric: str, trials: Sequence[Mapping[str, Any]]) -> float | N
         row[IDENTITY_SCORE] for row in found if row and metric == (FEATURE_SCORE if FEATURE_SCORE in row else SCORE)
     ]
     return fmean(values) if values else None
-
-
-def _curves(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, list[list[tuple[float, float]]]]:
-    """By setting, a list for each seed: percent of the budget, and the score there."""
-    curves: dict[str, list[list[tuple[float, float]]]] = {}
-    for trial, _ in rows:
-        points = [
-            (share(plan.budget, images=int(row["images"]), seconds=row["seconds"]), row["score"])
-            for row in scores_of(run_folder(out, trial.name), plan.metric)
-        ]
-        curves.setdefault(trial.setting, []).append([(float(percent), score) for percent, score in points])
-    return curves
 
 
 def check_folders(out: Path, trials: Sequence[Trial]) -> None:
