@@ -19,7 +19,7 @@ from typing import Any
 
 from velogan.config import read_config
 from velogan.methods.base import ends
-from velogan.networks.sizes import size
+from velogan.networks.sizes import network_size
 from velogan.report.plots import Drawing, estimate_text_width, round_ticks
 
 C64 = "C64"
@@ -66,7 +66,7 @@ def relative(panel: Panel, *, where: tuple[str, str]) -> Panel:
 def _parameters(run: Path, way: Any) -> float:
     spec = read_config(run).spec
     channels = [spec.channels[letter] for letter in ends(way)]
-    return float(size(spec.generators[way], in_channels=channels[0], out_channels=channels[1]).parameters)
+    return float(network_size(spec.generators[way], in_channels=channels[0], out_channels=channels[1]).parameters)
 
 
 def draw(found: Mapping[tuple[str, str], Panel]) -> str:

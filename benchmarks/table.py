@@ -24,7 +24,7 @@ from benchmarks.squeezenet import load_squeezenet
 from velogan.config import read_config
 from velogan.evaluation.evaluate import evaluate
 from velogan.methods.base import ends
-from velogan.networks.sizes import size
+from velogan.networks.sizes import network_size
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 
@@ -82,7 +82,9 @@ def _sizes(run: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     for way in config.method.directions:
         source, target = (spec.channels[letter] for letter in ends(way))
-        found[f"{way} k"] = size(spec.generators[way], in_channels=source, out_channels=target).parameters / 1000
+        found[f"{way} k"] = (
+            network_size(spec.generators[way], in_channels=source, out_channels=target).parameters / 1000
+        )
     if len(found) > 1:
         found[SIZES[-1]] = found["b2a k"] / found["a2b k"]
     return found

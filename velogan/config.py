@@ -28,11 +28,11 @@ from velogan.methods import DEFAULT
 from velogan.methods.base import Method, Spec, ends
 from velogan.methods.capabilities import Remarks, TakesTerms, capability
 from velogan.methods.fit import phases_of
-from velogan.networks.cells import blocks_of
+from velogan.networks.cells import count_blocks
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
-from velogan.networks.sizes import matched, nearest_width, reference
+from velogan.networks.sizes import nearest_width, reference_config, widths_matching
 from velogan.objectives.classes import SEGMENTER
 from velogan.search.method import METHODS
 from velogan.types import Decision, Direction
@@ -210,7 +210,7 @@ class Config(BaseModel):
                 sections[section] = {"network": "cells", "space": genotype.space, "operations": operations[first]}
                 override = last_operations if last_operations != operations[first] else None
                 sections[f"{section}_b"] = {"network": None, "space": None, "operations": override}
-        blocks = [blocks_of(genotype.generators[direction], genotype.space) for direction in (first, last)]
+        blocks = [count_blocks(genotype.generators[direction], genotype.space) for direction in (first, last)]
         hidden = hidden or genotype.hidden or self.generator.encoding
         widths = [hidden[first], hidden[last]] if isinstance(hidden, Mapping) else [hidden]
         sections["generator"] |= {"blocks": blocks[0], **RESNET_ONLY_DEFAULTS}
@@ -222,9 +222,9 @@ class Config(BaseModel):
             return config
         spec = config.spec
         channels = [(spec.channels[source], spec.channels[target]) for source, target in map(ends, directions)]
-        goal = reference(match) if isinstance(match, str) else match
+        goal = reference_config(match) if isinstance(match, str) else match
         generators = [spec.generators[direction] for direction in directions]
-        return config._with_widths(matched(generators, goal, channels=channels))
+        return config._with_widths(widths_matching(generators, goal, channels=channels))
 
     def match_size_of(self, other: Config) -> Config:
         """Return a copy with widths that make each generator as large as that of its direction in `other`.

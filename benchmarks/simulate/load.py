@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.bench.roofline import flops, record_convolutions
 from velogan.config import Config
 from velogan.networks.build import Networks
-from velogan.networks.sizes import FLOAT32, parameters
+from velogan.networks.sizes import BYTES_PER_WEIGHT, count_parameters
 from velogan.objectives.base import Objective, Out, Phase
 from velogan.types import Nets
 
@@ -59,7 +59,7 @@ def load_of(config: Config) -> Load:
         nets = {name: role.net for name, role in roles.items()}
         objective = config.method.objective(config.spec, shape=(side, side), batched=True)
         phases = tuple(_phases(objective, nets, config))
-    weights = FLOAT32 * sum(map(parameters, nets.values()))
+    weights = BYTES_PER_WEIGHT * sum(map(count_parameters, nets.values()))
     return Load(phases, weights, config.images_per_update)
 
 
@@ -76,7 +76,9 @@ def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseL
         yield PhaseLoad(
             phase.name,
             phase.trains,
-            exchanges=(FLOAT32 // 2 * gradients, FLOAT32 * few) if rounded else (FLOAT32 * (gradients + few),),
+            exchanges=(BYTES_PER_WEIGHT // 2 * gradients, BYTES_PER_WEIGHT * few)
+            if rounded
+            else (BYTES_PER_WEIGHT * (gradients + few),),
             flops=count * after,
             flops_alone=count * alone,
         )

@@ -30,7 +30,7 @@ import yaml
 from benchmarks.sets import arguments, compare, find_sets
 from benchmarks.trainings import Training, train_all
 from velogan.config import Config
-from velogan.networks.cells import Kind, choices, discriminator_kinds, generator_kinds
+from velogan.networks.cells import Kind, discriminator_kinds, generator_kinds, operation_names
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype, read_genotype
@@ -105,7 +105,7 @@ def random_genotype(search: Config, seed: int) -> Genotype:
     width: int | None = search.method.model_dump().get("hidden")
 
     def draw(kinds: Sequence[Kind], section: GeneratorConfig | DiscriminatorConfig) -> tuple[str, ...]:
-        return section.operations or tuple(numbers.choice(choices(kind, section.space)) for kind in kinds)
+        return section.operations or tuple(numbers.choice(operation_names(kind, section.space)) for kind in kinds)
 
     generators: dict[Direction, tuple[str, ...]] = {}
     discriminators: dict[Direction, tuple[str, ...]] = {}

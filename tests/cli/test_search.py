@@ -13,9 +13,9 @@ from velogan.cli import main
 from velogan.cli.search import Search, configure_search
 from velogan.cli.train import Train, configure_train
 from velogan.config import Config
-from velogan.networks.cells import count
+from velogan.networks.cells import count_networks
 from velogan.networks.genotype import Genotype, read_genotype
-from velogan.networks.sizes import size
+from velogan.networks.sizes import network_size
 from velogan.recipes import RECIPES
 
 A = ("conv3", "max_pool", "conv3", "dilated5", "nearest", "bilinear")
@@ -29,7 +29,7 @@ TINY += "--train.samples 1 --train.tensorboard false --engine.threads 1 --engine
 def genotype(tmp_path: Path) -> Path:
     file = tmp_path / "genotype.json"
     made = Genotype(generators={"a2b": A, "b2a": B}, discriminators={"a2b": JUDGE, "b2a": OTHER})
-    file.write_text(made.text())
+    file.write_text(made.to_json())
     return file
 
 
@@ -40,7 +40,7 @@ def _configured(capsys: pytest.CaptureFixture[str], *argv: Any) -> tuple[Config,
 
 def test_the_count_is_that_of_the_code(capsys: pytest.CaptureFixture[str]):
     assert main(["search", "--count", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == count(space="code")._asdict()
+    assert json.loads(capsys.readouterr().out) == count_networks(space="code")._asdict()
     assert main(["search", "--count", "--space", "paper"]) == 0
     assert "8.1e+37" in capsys.readouterr().out
     assert main(["search", "--count", "--cells", "1"]) == 2
@@ -67,7 +67,9 @@ def test_hand_made_generators_as_large_as_the_searched_ones(genotype: Path, caps
     assert config.spec.discriminators == Config().spec.discriminators
     for way, one in config.spec.generators.items():
         assert one.model_copy(update={"channels": 64}) == Config().generator
-        assert size(one).bytes == pytest.approx(size(found.spec.generators[way]).bytes, rel=1 / one.channels)
+        assert network_size(one).bytes == pytest.approx(
+            network_size(found.spec.generators[way]).bytes, rel=1 / one.channels
+        )
     assert config.spec.generators["a2b"].channels != config.spec.generators["b2a"].channels
     assert "asymmetry" in table
 
@@ -78,7 +80,7 @@ def test_generators_may_have_a_width_each(genotype: Path):
 
 
 def test_what_the_genotype_does_not_name_stays(genotype: Path, capsys: pytest.CaptureFixture[str]):
-    genotype.write_text(Genotype(generators={"a2b": A}).text())
+    genotype.write_text(Genotype(generators={"a2b": A}).to_json())
     config, _ = _configured(capsys, "--genotype", genotype)
     assert config.discriminator == Config().discriminator
     assert config.spec.generators["b2a"].operations == A

@@ -13,12 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
 from velogan.kernels.half import FrozenHalf
-from velogan.networks.efficientnet_lite import EfficientNetLite, Maps
+from velogan.networks.efficientnet_lite import EfficientNetLite, FeatureMaps
 from velogan.networks.projected import Mix
 
 
 @pytest.fixture(scope="module")
-def maps() -> Maps:
+def maps() -> FeatureMaps:
     """EfficientNet-Lite0 with random weights that keep the variance."""
     torch.manual_seed(0)
     shapes = EfficientNetLite(None, variant="lite0").state_dict()
@@ -26,11 +26,11 @@ def maps() -> Maps:
         name: torch.randn(empty.shape) * ((2 / empty[0].numel()) ** 0.5 if name.endswith("weight") else 0.1)
         for name, empty in shapes.items()
     }
-    return Maps(EfficientNetLite(state, variant="lite0")).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    return FeatureMaps(EfficientNetLite(state, variant="lite0")).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
 @pytest.fixture(scope="module")
-def native(maps: Maps, gemm: Bf16Gemm) -> FrozenMaps:
+def native(maps: FeatureMaps, gemm: Bf16Gemm) -> FrozenMaps:
     assert fits_frozen(maps)
     return FrozenMaps(maps, gemm)
 
@@ -59,7 +59,7 @@ def _away(found: list[Tensor], exact: list[Tensor]) -> list[float]:
 
 @pytest.mark.parametrize(("shape", "to"), [((1, 64, 64), None), ((2, 50, 36), None), ((1, 33, 47), 1)])
 def test_maps_in_bfloat16_are_as_near_as_the_plain_ones(
-    maps: Maps, native: FrozenMaps, shape: tuple[int, int, int], to: int | None
+    maps: FeatureMaps, native: FrozenMaps, shape: tuple[int, int, int], to: int | None
 ) -> None:
     images = _images(*shape)
     exact = _results(copy.deepcopy(maps).double(), images, dtype=torch.float64, half=False, to=to)
@@ -68,12 +68,12 @@ def test_maps_in_bfloat16_are_as_near_as_the_plain_ones(
         assert 0 < mine < 1.3 * theirs < 0.7  # a gradient through sixteen blocks keeps few digits
 
 
-def test_maps_in_float32_are_exact(maps: Maps, native: FrozenMaps) -> None:
+def test_maps_in_float32_are_exact(maps: FeatureMaps, native: FrozenMaps) -> None:
     exact = _results(copy.deepcopy(maps).double(), _images(2, 37, 50), dtype=torch.float64, half=False)
     assert max(_away(_results(native, _images(2, 37, 50), dtype=torch.float32, half=False), exact)) < 1e-5
 
 
-def test_maps_of_a_gpu_are_those_of_the_autocast_without_casts_of_weights(maps: Maps) -> None:
+def test_maps_of_a_gpu_are_those_of_the_autocast_without_casts_of_weights(maps: FeatureMaps) -> None:
     images, half = _images(2, 50, 36), FrozenHalf(maps)
     assert not list(half.parameters())
     plain = _results(maps, images, dtype=torch.float32, half=True)
@@ -111,9 +111,9 @@ def test_maps_depend_on_no_number_of_threads_and_keep_nan(native: FrozenMaps) ->
     assert all(one.isnan().any() for one in _results(native, images, dtype=torch.float32, half=True)[:4])
 
 
-def test_networks_that_are_trained_are_not_frozen(maps: Maps) -> None:
+def test_networks_that_are_trained_are_not_frozen(maps: FeatureMaps) -> None:
     assert not fits_frozen(copy.deepcopy(maps).requires_grad_())
-    assert not fits_frozen(Maps(EfficientNetLite(None, variant="lite0")))
+    assert not fits_frozen(FeatureMaps(EfficientNetLite(None, variant="lite0")))
     assert not fits_frozen(nn.Conv2d(3, 4, 1))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import scatter
 from velogan.config import Config, write_yaml
-from velogan.networks.sizes import size
+from velogan.networks.sizes import network_size
 
 
 def _run(folder: Path, recipe: str, channels: int, **closed: float) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def test_sizes_and_what_is_left_are_over_those_of_the_hand_made_networks(tmp_pat
     one = found["horse2zebra", "a2b"]
     assert [round(y, 6) for _, y in one["C64"]] == [round(0.8 / 0.7, 6), round(0.6 / 0.7, 6)]
     of = Config().generator
-    smaller = size(of.model_copy(update={"channels": 32})).parameters / size(of).parameters
+    smaller = network_size(of.model_copy(update={"channels": 32})).parameters / network_size(of).parameters
     assert one["OF32"] == [(pytest.approx(smaller), pytest.approx(0.5))]
     picture = scatter.draw(found)
     assert len(re.findall(r"<title>(?:C64|OF32)</title>", picture)) == 6

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import sets
-from velogan.networks.pretrained import find_lite, package
+from velogan.networks.pretrained import find_lite, install_command
 
 
 def _score(name: str, value: float, nothing: float | None, real: float | None, **more: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def test_a_drawing_has_a_dot_for_each_recipe_between_its_edges() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(find_lite("lite2") is None, reason=f"the judge is not here: {package('lite2')}")
+@pytest.mark.skipif(find_lite("lite2") is None, reason=f"the judge is not here: {install_command('lite2')}")
 def test_the_whole_way_on_a_tiny_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

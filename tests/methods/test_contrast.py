@@ -15,8 +15,8 @@ from velogan.config import Config
 from velogan.methods.contrast import PATCHES, Contrast, ContrastObjective
 from velogan.networks.build import build_network
 from velogan.networks.generators import GeneratorConfig, build_generator, compose
-from velogan.networks.outputs import masked
-from velogan.networks.tapped import tapped
+from velogan.networks.outputs import apply_mask
+from velogan.networks.tapped import split_for_features
 from velogan.objectives.losses import TEMPERATURE, at_places, fooling_loss, patch_contrast, places
 from velogan.store.checkpoint import load_weights
 from velogan.training.build import build_roles, build_step
@@ -75,7 +75,7 @@ def test_taps_are_where_the_paper_has_them_and_the_parts_are_the_generator(
     blocks: int, taps: list[int], config: dict[str, Any]
 ):
     net = build_generator(GeneratorConfig(channels=2, blocks=blocks, **config))
-    before, behind = tapped(net)
+    before, behind = split_for_features(net)
     x = torch.rand(1, 3, SIDE, SIDE) * 2 - 1
     seen, ends = [], [stage.model[-1] for stage in before.stages]  # pyright: ignore
     for layer in net.model.children():  # pyright: ignore
@@ -103,7 +103,7 @@ def test_the_generators_loss_written_out(output: str, batched: bool, tiny_config
 
     def translated(x: Tensor) -> Tensor:
         made = behind(before(x)[-1])
-        return masked(made, x) if output == "mask" else made
+        return apply_mask(made, x) if output == "mask" else made
 
     def contrast(made: Tensor, given: Tensor) -> Tensor:
         losses = []

@@ -19,7 +19,7 @@ from velogan.evaluation.evaluate import evaluate
 from velogan.kernels.inference import Accelerator
 from velogan.networks.build import build_network
 from velogan.networks.generators import compose, split
-from velogan.networks.outputs import changed
+from velogan.networks.outputs import apply_change
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.report import write_report
@@ -188,7 +188,7 @@ def test_what_the_translator_leaves_alone_stays_as_it_was(one_pair: Callable[...
     images = torch.rand(2, 3, 32, 32) * 2 - 1
     with torch.no_grad():
         encoded = encoder(images)
-        expected = changed(images, after=decoder(translate(encoded)), before=decoder(encoded))
+        expected = apply_change(images, after=decoder(translate(encoded)), before=decoder(encoded))
     torch.testing.assert_close(translator(images), expected.clamp(-1, 1), rtol=0, atol=1e-5)
     fast = Accelerator(torch.device("cpu"), tmp_path / "kernels")(translator.net, rounded=True)
     assert (fast(images) - expected.clamp(-1, 1)).abs().mean() < 1 / 127.5

@@ -13,12 +13,12 @@ from velogan.networks.cells import (
     Kind,
     Slot,
     Space,
-    choices,
-    count,
+    build_operation,
+    count_networks,
     discriminator_kinds,
-    enlarges,
+    ends_with_interpolation,
     generator_kinds,
-    operation,
+    operation_names,
 )
 from velogan.networks.discriminators import (
     DiscriminatorConfig,
@@ -37,20 +37,24 @@ def _generator(**fields: Any) -> GeneratorConfig:
 
 def test_the_search_space_has_the_paper_s_sizes():
     """Section 3.2: N = 11; 8.1e37 in all."""
-    assert count() == (8**2 * 5**18 * 3**2, 8**4, (8**2 * 5**18 * 3**2) ** 2 * (8**4) ** 2)
-    assert count().total == 81 * 10**36
-    assert count(space="code") == (5 * 7**2 * 5**18 * 3**2 * 5, 7**3 * 5**2, count(space="code").total)
+    assert count_networks() == (8**2 * 5**18 * 3**2, 8**4, (8**2 * 5**18 * 3**2) ** 2 * (8**4) ** 2)
+    assert count_networks().total == 81 * 10**36
+    assert count_networks(space="code") == (
+        5 * 7**2 * 5**18 * 3**2 * 5,
+        7**3 * 5**2,
+        count_networks(space="code").total,
+    )
 
 
 @pytest.mark.parametrize("kind", ["e", "r", "d"])
 def test_operations_halve_keep_and_double(kind: Kind):
-    for name in choices(kind):
-        net = operation(name, Slot(kind, 2, 3, True, "paper"))
+    for name in operation_names(kind):
+        net = build_operation(name, Slot(kind, 2, 3, True, "paper"))
         assert net(torch.randn(2, 2, 12, 16)).shape == (2, 3, SIDES[kind], SIDES[kind] * 16 // 12), name
 
 
 def test_a_dilated_convolution_sees_every_second_pixel():
-    net = operation("dilated5", Slot("r", 1, 1, True, "paper"))
+    net = build_operation("dilated5", Slot("r", 1, 1, True, "paper"))
     images = torch.randn(1, 1, 16, 16).requires_grad_()
     net(images)[0, 0, 8, 8].backward()
     assert images.grad is not None
@@ -60,8 +64,8 @@ def test_a_dilated_convolution_sees_every_second_pixel():
 def test_pictures_that_are_made_small_and_enlarged():
     for last, expected in (("nearest bilinear", True), ("nearest transposed3", False), ("transposed3 nearest", False)):
         operations = ["conv3", "conv3", *last.split()]
-        assert enlarges(operations) == expected
-        assert not enlarges([*operations, "conv3"], "code")
+        assert ends_with_interpolation(operations) == expected
+        assert not ends_with_interpolation([*operations, "conv3"], "code")
     nearest = build_generator(_generator(blocks=0, operations=["conv3", "conv3", "nearest", "nearest"]))
     blocks = nearest(torch.randn(1, 3, 16, 16)).unfold(2, 4, 4).unfold(3, 4, 4)
     assert torch.equal(blocks, blocks[..., :1, :1].expand_as(blocks))
@@ -70,7 +74,7 @@ def test_pictures_that_are_made_small_and_enlarged():
 @pytest.mark.parametrize("name", ["dilated3", "dilated5"])
 def test_gradients_of_a_dilated_convolution_of_any_width(name: str):
     """Torch's are NaN on a CPU with AVX-512 bfloat16 for images that are channels last."""
-    net = operation(name, Slot("r", 21, 21, False, "paper")).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    net = build_operation(name, Slot("r", 21, 21, False, "paper")).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     for number in range(6):
         x = torch.randn(2, 21, 36, 36, generator=torch.Generator().manual_seed(number))
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -113,7 +117,7 @@ def test_random_networks_are_built_again_from_their_headers(space: Space):
             "network": "cells",
             "space": space,
             "channels": 5,
-            "operations": [draw.choice(choices(k, space)) for k in of],
+            "operations": [draw.choice(operation_names(k, space)) for k in of],
         }
         for name, of in kinds.items()
     }

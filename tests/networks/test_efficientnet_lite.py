@@ -11,7 +11,7 @@ from velogan.networks.efficientnet_lite import (
     EfficientNetLite,
     Variant,
     _blocks,
-    folded,
+    fold_batch_norms,
 )
 
 
@@ -44,7 +44,7 @@ def test_size_strides_and_widths_are_the_published_ones(variant: Variant, count:
     state = published(variant)
     trained = (".running_mean", ".running_var", ".num_batches_tracked")
     assert sum(value.numel() for name, value in state.items() if not name.endswith(trained)) == count
-    net = EfficientNetLite(folded(state), variant=variant)
+    net = EfficientNetLite(fold_batch_norms(state), variant=variant)
     assert (len(net.blocks), net.ends[-1]) == (blocks, blocks - 1)
     images = (torch.rand(2, 3, 72, 50) * 2 - 1).requires_grad_()
     maps = net.features(images)
@@ -80,7 +80,7 @@ def _plainly(state: dict[str, Tensor], images: Tensor) -> Iterator[Tensor]:
 
 def test_folded_weights_compute_what_the_published_ones_do() -> None:
     state = published("lite0")
-    net = EfficientNetLite(folded(state), variant="lite0")
+    net = EfficientNetLite(fold_batch_norms(state), variant="lite0")
     seen: list[Tensor] = []
 
     def record(_module: nn.Module, _inputs: tuple[Tensor, ...], out: Tensor) -> None:
@@ -97,7 +97,7 @@ def test_folded_weights_compute_what_the_published_ones_do() -> None:
 def test_refuses_other_weights() -> None:
     state = published("lite0")
     with pytest.raises(ValueError, match=r"not the weights of EfficientNet-Lite1"):
-        EfficientNetLite(folded(state), variant="lite1")
+        EfficientNetLite(fold_batch_norms(state), variant="lite1")
     del state["_blocks.3._bn1.bias"]
     with pytest.raises(ValueError, match=r"'_blocks\.3\._bn1\.bias' is missing"):
-        folded(state)
+        fold_batch_norms(state)

@@ -16,27 +16,27 @@ WHOLE: dict[str, Any] = {"generators": {"a2b": A, "b2a": B}, "discriminators": {
 
 def test_a_genotype_is_what_was_written(tmp_path: Path):
     genotype = Genotype(**WHOLE, provenance={"data": "horse2zebra", "images": 400, "entropy": [0.5, {"e": 1}]})
-    (file := tmp_path / "genotype.json").write_text(genotype.text())
+    (file := tmp_path / "genotype.json").write_text(genotype.to_json())
     assert read_genotype(file) == genotype
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ("not JSON", "is no genotype: it is not JSON"),
-        ([1], "is no genotype: "),
+        ("not JSON", "is not a genotype: it is not JSON"),
+        ([1], "is not a genotype: "),
         ({"generators": None}, "generators=None: "),
         ({"generators": {}}, "generators={}: "),
-        ({"generators": {"b2a": B}}, "generators: there is no a2b"),
+        ({"generators": {"b2a": B}}, "generators: a2b is missing"),
         ({"generators": {"a2b": A[1:]}}, r"generators\.a2b: 5 operations make no generator"),
         ({"generators": {"a2b": ("conv9", *A[1:])}}, r"generators\.a2b: 'conv9', number 1 .* choose one of max_pool"),
         ({"generators": {"a2b": A, "c2d": A}}, r"generators\.c2d"),
         ({"discriminators": {"a2b": JUDGE[1:]}}, r"discriminators\.a2b: 3 operations, but a discriminator has 4"),
         ({"space": "mine"}, "space='mine': input should be 'paper' or 'code'"),
-        ({"generator": {}}, "generator: there is no such field; there are space, generators"),
+        ({"generator": {}}, "generator: unknown field; choose from space, generators"),
     ],
 )
-def test_what_is_none_is_refused_by_name(changed: Any, words: str, tmp_path: Path):
+def test_rejects_invalid_genotypes_with_the_field(changed: Any, words: str, tmp_path: Path):
     tree = {**WHOLE, **changed} if isinstance(changed, dict) else changed
     (file := tmp_path / "genotype.json").write_text(tree if isinstance(tree, str) else json.dumps(tree))
     with pytest.raises(ValueError, match=words) as error:

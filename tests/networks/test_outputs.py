@@ -10,17 +10,17 @@ from torch import Tensor, nn
 from velogan.networks.generators import GeneratorConfig, build_generator, split
 from velogan.networks.layers import initialise
 from velogan.networks.outputs import (
-    DETAIL,
-    FAINT,
-    NEAR,
+    FILTER_EPSILON,
+    FILTER_RADIUS,
+    FULL_DETAIL_AT,
     ChangeGenerator,
     KeepGenerator,
     MaskGenerator,
-    changed,
-    detailed,
-    guided,
-    kept,
-    masked,
+    apply_change,
+    apply_mask,
+    guided_filter,
+    suppress_fine_detail,
+    suppress_small_changes,
 )
 
 
@@ -32,14 +32,14 @@ def test_detail_of_the_input_fades_where_it_changes():
     x, before = torch.tensor([[0.5, 0.5, 0.5, 0.5]]), torch.tensor([[0.3, 0.3, 0.3, 0.3]])
     after = before + torch.tensor([[0.0, 0.15, -0.3, 0.6]])
     x, after, before = (row.expand(1, 3, 1, 4) for row in (x, after, before))
-    given = changed(x, after=after, before=before)
+    given = apply_change(x, after=after, before=before)
     torch.testing.assert_close(given[0, 0], torch.tensor([[0.5, 0.45 + 0.1, 0.0, 0.9]]))
 
 
 def test_how_much_changes_is_a_mean_over_channels():
     x, before, after = torch.zeros(1, 3, 1, 1), torch.zeros(1, 3, 1, 1) - 0.2, torch.zeros(1, 3, 1, 1) - 0.2
     after[0, 1] += 0.45  # a third of it is half of what replaces everything
-    torch.testing.assert_close(changed(x, after=after, before=before)[0, 0], torch.full((1, 1), -0.2 + 0.5 * 0.2))
+    torch.testing.assert_close(apply_change(x, after=after, before=before)[0, 0], torch.full((1, 1), -0.2 + 0.5 * 0.2))
 
 
 def test_a_change_generator_changes_the_image_as_what_is_decoded_changes():
@@ -49,7 +49,7 @@ def test_a_change_generator_changes_the_image_as_what_is_decoded_changes():
     images = torch.rand(2, 3, 16, 16) * 2 - 1
     encoder, translator, decoder = split(net)
     encoded = encoder(images)
-    expected = changed(images, after=decoder(translator(encoded)), before=decoder(encoded))
+    expected = apply_change(images, after=decoder(translator(encoded)), before=decoder(encoded))
     assert expected.abs().max() > 1
     torch.testing.assert_close(net(images), expected.clamp(-1, 1))
     twice = net.map_parts(lambda stage: nn.Sequential(stage))
@@ -66,7 +66,7 @@ def test_a_change_generator_changes_the_image_as_what_is_decoded_changes():
 def test_a_picture_replaces_the_input_where_the_mask_is_high(mask: float, expected: list[float]):
     x = torch.tensor([0.5, -0.5]).view(1, 2, 1, 1)
     made = torch.tensor([0.3, 0.5, mask]).view(1, 3, 1, 1)
-    assert masked(made, x).flatten().tolist() == pytest.approx(expected)
+    assert apply_mask(made, x).flatten().tolist() == pytest.approx(expected)
 
 
 def test_the_guided_filter_is_that_of_the_paper_window_by_window():
@@ -74,24 +74,30 @@ def test_the_guided_filter_is_that_of_the_paper_window_by_window():
     slopes, offsets = torch.zeros(2, 17, 20), torch.zeros(2, 17, 20)
 
     def window(values: Tensor, row: int, column: int) -> Tensor:
-        return values[:, max(row - NEAR, 0) : row + NEAR + 1, max(column - NEAR, 0) : column + NEAR + 1].flatten(1)
+        return values[
+            :,
+            max(row - FILTER_RADIUS, 0) : row + FILTER_RADIUS + 1,
+            max(column - FILTER_RADIUS, 0) : column + FILTER_RADIUS + 1,
+        ].flatten(1)
 
     for row, column in product(range(17), range(20)):
         p, i = window(mask[:, 0], row, column), window(guide[:, 0], row, column)
-        slopes[:, row, column] = ((p * i).mean(1) - p.mean(1) * i.mean(1)) / (i.var(1, correction=0) + FAINT)  # eq. 5
+        slopes[:, row, column] = ((p * i).mean(1) - p.mean(1) * i.mean(1)) / (
+            i.var(1, correction=0) + FILTER_EPSILON
+        )  # eq. 5
         offsets[:, row, column] = p.mean(1) - slopes[:, row, column] * i.mean(1)  # eq. 6
     expected = torch.zeros(2, 1, 17, 20)
     for row, column in product(range(17), range(20)):
         slope, offset = window(slopes, row, column).mean(1), window(offsets, row, column).mean(1)
         expected[:, 0, row, column] = slope * guide[:, 0, row, column] + offset  # eq. 8
-    torch.testing.assert_close(guided(mask, guide), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(guided_filter(mask, guide), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_mask_ends_where_the_input_has_an_edge():
     x = torch.where(torch.arange(32) < 16, 0.9, -0.5).repeat(1, 3, 32, 1)
     mask = torch.where(torch.arange(32) < 13, -1.0, 1.0).expand(1, 1, 32, 32)  # three pixels too far
     x.requires_grad_()
-    given = masked(torch.cat([torch.zeros(1, 3, 32, 32), mask], 1), x)
+    given = apply_mask(torch.cat([torch.zeros(1, 3, 32, 32), mask], 1), x)
     share = (1 - given / x).detach()[0, 0, 16]
     assert share[15] < 0.6 < 0.9 < share[16]  # both were 1
     assert share[0] == 0
@@ -104,14 +110,14 @@ def test_fine_detail_stays_where_it_changes_little():
     x = torch.rand(2, 3, 24, 24) - 0.5
     stripes = (torch.arange(24) % 4 < 2) * 1.0 - 0.5
     ramp = torch.linspace(-0.5, 0.5, 24).view(-1, 1)
-    torch.testing.assert_close(detailed(x + 0.2, x), x + 0.2)  # brightness is no detail
-    torch.testing.assert_close(detailed(x + stripes, x), x + stripes)  # large detail is taken over
+    torch.testing.assert_close(suppress_fine_detail(x + 0.2, x), x + 0.2)  # brightness is no detail
+    torch.testing.assert_close(suppress_fine_detail(x + stripes, x), x + stripes)  # large detail is taken over
     inner = (..., slice(8, 16), slice(8, 16))
-    torch.testing.assert_close(detailed(x + ramp, x)[inner], (x + ramp)[inner])
+    torch.testing.assert_close(suppress_fine_detail(x + ramp, x)[inner], (x + ramp)[inner])
     faint = 0.02 * torch.tensor([1.0, -1.0]).repeat(12)
-    (taken,) = (detailed(x + faint, x) - x).abs()[inner].unique(sorted=False).round(decimals=4).unique()
-    assert taken == pytest.approx(0.02 * 0.02 / DETAIL, abs=5e-5)
-    both = detailed(x + ramp + faint, x)[inner] - (x + ramp)[inner]
+    (taken,) = (suppress_fine_detail(x + faint, x) - x).abs()[inner].unique(sorted=False).round(decimals=4).unique()
+    assert taken == pytest.approx(0.02 * 0.02 / FULL_DETAIL_AT, abs=5e-5)
+    both = suppress_fine_detail(x + ramp + faint, x)[inner] - (x + ramp)[inner]
     assert both.abs().max() < 0.006
 
 
@@ -119,28 +125,28 @@ def test_a_mask_keeps_detail_when_it_is_trained():
     net = _build(output="mask")
     assert isinstance(net, MaskGenerator)
     images = torch.rand(2, 3, 16, 16) * 2 - 1
-    made = masked(net.net(images), images)
+    made = apply_mask(net.net(images), images)
     assert torch.equal(net(images), made)
     net.eval()
-    assert torch.equal(net(images), detailed(made, images))
+    assert torch.equal(net(images), suppress_fine_detail(made, images))
     twice = net.map_parts(lambda inner: nn.Sequential(inner))
     assert torch.equal(twice(images), net(images))
-    assert detailed(made[..., :4, :4], images[..., :4, :4]).shape == (2, 3, 4, 4)
+    assert suppress_fine_detail(made[..., :4, :4], images[..., :4, :4]).shape == (2, 3, 4, 4)
 
 
 def test_small_changes_are_hardly_taken_over():
     x = torch.tensor([0.5, 0.5, -0.5]).expand(1, 2, 1, 3)
     made = x + torch.tensor([0.03, -0.15, 0.6])
     taken = torch.tensor([0.15 * 0.03, 0.75 * -0.15, 0.6])
-    torch.testing.assert_close(kept(made, x), x + taken)
+    torch.testing.assert_close(suppress_small_changes(made, x), x + taken)
     apart = torch.stack([x[:, 0] + 0.3, x[:, 1]], 1)  # one channel alone: a mean of 0.15
-    torch.testing.assert_close(kept(apart, x)[0, :, 0], torch.stack([x[0, 0, 0] + 0.225, x[0, 1, 0]]))
+    torch.testing.assert_close(suppress_small_changes(apart, x)[0, :, 0], torch.stack([x[0, 0, 0] + 0.225, x[0, 1, 0]]))
     net = _build(output="keep")
     assert isinstance(net, KeepGenerator)
     images = torch.rand(2, 3, 16, 16) * 2 - 1
     assert torch.equal(net(images), net.net(images))  # while it trains
     net.eval()
-    assert torch.equal(net(images), detailed(kept(net.net(images), images), images))
+    assert torch.equal(net(images), suppress_fine_detail(suppress_small_changes(net.net(images), images), images))
     twice = net.map_parts(lambda inner: nn.Sequential(inner))
     assert isinstance(twice, KeepGenerator)
     assert torch.equal(twice(images), net(images))

@@ -12,7 +12,7 @@ from velogan.networks.discriminators import DiscriminatorConfig, build_discrimin
 from velogan.networks.layers import spectrally_normalise
 from velogan.networks.pretrained import find_lite, frozen_features, register_features
 from velogan.networks.projected import ProjectedDiscriminator
-from velogan.networks.sizes import parameters
+from velogan.networks.sizes import count_parameters
 
 pytestmark = pytest.mark.skipif(find_lite("lite0") is None, reason="the extra `features` is not installed")
 
@@ -74,7 +74,7 @@ def test_without_contents_nothing_is_iterated() -> None:
     net, empty = nn.Conv2d(3, 5, 3), nn.Conv2d(3, 5, 3, device="meta")
     assert is_parametrized(spectrally_normalise(net))
     assert not is_parametrized(spectrally_normalise(empty))
-    assert parameters(net) == parameters(empty)
+    assert count_parameters(net) == count_parameters(empty)
 
 
 def _eyes(seed: int) -> tuple[nn.Module, list[str]]:
@@ -116,8 +116,8 @@ class _Twice(nn.Conv2d):
     ("net", "why"),
     [
         (nn.Sequential(nn.ReLU()), "has no weights"),
-        (nn.Sequential(_Twice(3, 5, 3)), "layer 0 of discriminator.features gives a tuple"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 2)), r"layer 0 .* gives a tensor \(1, 12288\)"),
+        (nn.Sequential(_Twice(3, 5, 3)), "layer 0 of discriminator.features returns a tuple"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 2)), r"layer 0 .* returns a tensor \(1, 12288\)"),
     ],
 )
 def test_a_network_that_cannot_be_looked_into_is_refused(
@@ -138,7 +138,7 @@ def test_a_layer_is_seen_before_the_next_one_writes_into_it(monkeypatch: pytest.
 
 
 def test_features_that_nobody_knows_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"features=lite9: nothing has this name; choose lite0, lite1, lite2"):
+    with pytest.raises(ValueError, match=r"features=lite9: unknown name; choose lite0, lite1, lite2"):
         build_discriminator(DiscriminatorConfig(network="projected", features="lite9"))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from velogan.networks.build import build_network
 from velogan.networks.pickles import read_tensors
-from velogan.networks.reference import options, recognise, to_reference
+from velogan.networks.reference import recognise, reference_flags, to_reference
 from velogan.translate.weights import load_networks
 
 
@@ -77,7 +77,7 @@ def test_a_network_is_recognised_and_computes_the_same_to_the_last_bit(
     with torch.no_grad():
         assert torch.equal(result, original(images))
     flag = f"--norm{kind[0].replace('R', 'G').replace('P', 'D')}" if fields.get("blur") else "--norm"
-    assert f"{flag} {header['config']['norm']}" in options(header)
+    assert f"{flag} {header['config']['norm']}" in reference_flags(header)
 
 
 @pytest.mark.parametrize("kind", ["Resnet", "Unet", "Patch", "Pixel"])
@@ -146,7 +146,7 @@ def test_what_the_reference_has_not_is_not_written(header: dict[str, Any], messa
     kind = GeneratorConfig if header["network"] == "generator" else DiscriminatorConfig
     config = kind().model_dump(mode="json") | header["config"]
     with pytest.raises(ValueError, match=message):
-        options({**header, "config": config, "in_channels": 3, "out_channels": 3})
+        reference_flags({**header, "config": config, "in_channels": 3, "out_channels": 3})
 
 
 def test_a_folder_gives_its_latest_networks(tmp_path: Path):

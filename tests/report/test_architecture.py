@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from velogan.networks.cells import choices, discriminator_kinds, generator_kinds
+from velogan.networks.cells import discriminator_kinds, generator_kinds, operation_names
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.report import write_report
 from velogan.report.genotype import discriminator_cells, generator_cells, genotype_to_svg
@@ -30,7 +30,7 @@ def walk(seed: int = 0) -> list[dict[str, Any]]:
     """A search of four networks: weights drift to what each place likes, with noise."""
     draw = random.Random(seed)
     liked = {
-        (net, place): {name: draw.gauss(0, 0.03) for name in choices(kind)}
+        (net, place): {name: draw.gauss(0, 0.03) for name in operation_names(kind)}
         for net, places in NETWORKS.items()
         for place, kind in places.items()
     }
@@ -140,7 +140,7 @@ def test_the_file_of_a_genotype_has_every_operation_in_its_place() -> None:
     genotype = Genotype.model_validate(found(walk()))
     tree = ElementTree.fromstring(genotype_to_svg(genotype))
     texts = [element.text for element in tree.iter("{http://www.w3.org/2000/svg}text")]
-    names = {name.replace("_", " ") for kind in ("e", "r", "d") for name in choices(kind)}
+    names = {name.replace("_", " ") for kind in ("e", "r", "d") for name in operation_names(kind)}
     drawn = [text.replace(" ", "_") for text in texts if text in names]
     assert drawn == [
         name for ways in (genotype.generators, genotype.discriminators) for one in ways.values() for name in one

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from velogan.networks.cells import choices, generator_kinds
+from velogan.networks.cells import generator_kinds, operation_names
 from velogan.search.history import Tick, kind, read_architecture
 
 
 def test_kinds_are_told_by_their_operations():
     for one in ("e", "r", "d"):
         for space in ("paper", "code"):
-            assert kind(dict.fromkeys(choices(one, space), 0.1)) == one
+            assert kind(dict.fromkeys(operation_names(one, space), 0.1)) == one
 
 
 def test_damaged_lines_are_left_out(tmp_path: Path):
     assert read_architecture(tmp_path) == []
     mixtures = {
-        f"model.{place}": dict.fromkeys(choices(one), 1 / len(choices(one)))
+        f"model.{place}": dict.fromkeys(operation_names(one), 1 / len(operation_names(one)))
         for place, one in enumerate(generator_kinds(9))
     }
     history = [Tick(images=images, shares={"G_A": mixtures}) for images in (10, 20, 30)]

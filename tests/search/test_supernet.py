@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from velogan.networks.cells import Space, choices, discriminator_kinds, generator_kinds
+from velogan.networks.cells import Space, discriminator_kinds, generator_kinds, operation_names
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator, split
 from velogan.search.supernet import Supernets, derive, mixtures, take_architecture
@@ -63,7 +63,7 @@ def test_one_hot_weights_make_the_derived_network_bit_for_bit(name: str, space: 
     kinds = generator_kinds(1, space) if name == "generator" else discriminator_kinds(space)
     supernet = _supernet(name, merged=False, space=space).eval()
     for _ in range(4):
-        operations = tuple(draw.choice(choices(kind, space)) for kind in kinds)
+        operations = tuple(draw.choice(operation_names(kind, space)) for kind in kinds)
         choose(supernet, operations)
         assert derive(supernet) == operations
         assert all(sorted(set(one.weights.tolist())) == [0, 1] for one in mixtures(supernet).values())

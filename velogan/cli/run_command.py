@@ -23,7 +23,7 @@ from velogan.recipes import RECIPES
 if TYPE_CHECKING:
     from velogan.methods.base import Spec
     from velogan.networks.generators import GeneratorConfig
-    from velogan.networks.sizes import Size
+    from velogan.networks.sizes import NetworkSize
     from velogan.training.session import Result
     from velogan.types import Direction
 
@@ -115,16 +115,16 @@ def run_training(command: RunCommand, config: Config, argv: list[str], *, addres
 
 def print_sizes(
     generators: Mapping[Direction, GeneratorConfig], spec: Spec, *, side: int = 256
-) -> dict[Direction, Size]:
+) -> dict[Direction, NetworkSize]:
     """Print a table of the generators' sizes and return the sizes by direction; `side` in pixels is the input's."""
-    from velogan.networks.sizes import size, table
+    from velogan.networks.sizes import network_size, size_table
 
-    sizes: dict[Direction, Size] = {}
+    sizes: dict[Direction, NetworkSize] = {}
     for direction, generator in generators.items():
         source, target = ends(direction)
         in_channels, out_channels = spec.channels[source], spec.channels[target]
-        sizes[direction] = size(generator, in_channels=in_channels, out_channels=out_channels, side=side)
-    print(table(list(sizes.values()), list(sizes), side=side), file=sys.stderr)
+        sizes[direction] = network_size(generator, in_channels=in_channels, out_channels=out_channels, side=side)
+    print(size_table(list(sizes.values()), list(sizes), side=side), file=sys.stderr)
     return sizes
 
 

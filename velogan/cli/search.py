@@ -105,10 +105,10 @@ class Search(RunCommand):
 
 
 def _count_architectures(command: Search) -> dict[str, Any]:
-    from velogan.networks.cells import count
+    from velogan.networks.cells import count_networks
 
     blocks = {} if command.cells is None else {"blocks": command.cells - 2}
-    counts = count(space=command.space, **blocks)._asdict()
+    counts = count_networks(space=command.space, **blocks)._asdict()
     if not command.json:
         for name, number in counts.items():
             print(f"{name:<13} {number}  ({number:.3g})")
@@ -139,7 +139,7 @@ def configure_search(command: Search) -> Config:
 
 def _describe_result(result: Result) -> dict[str, Any]:
     """Return the genotype file of a search with the sizes of its generators, which are also printed."""
-    from velogan.networks.cells import enlarges
+    from velogan.networks.cells import ends_with_interpolation
     from velogan.networks.genotype import read_genotype
     from velogan.search.recorder import GENOTYPE
 
@@ -152,7 +152,9 @@ def _describe_result(result: Result) -> dict[str, Any]:
         generators[direction] = spec.generators[direction].model_copy(update=update)
     side = config.data.crop_size
     sizes = print_sizes(generators, spec, side=side)
-    if interpolating := [d for d, operations in genotype.generators.items() if enlarges(operations, genotype.space)]:
+    if interpolating := [
+        d for d, operations in genotype.generators.items() if ends_with_interpolation(operations, genotype.space)
+    ]:
         print(
             f"{' and '.join(interpolating)}: both operations of the decoding cell interpolate, so images are generated "
             "at a quarter of the size and enlarged. Search with --space code, whose decoding cell ends in a "

@@ -33,7 +33,7 @@ from velogan.metrics.registry import (
     set_distances,
 )
 from velogan.metrics.sliced import PATCH_PREFIX
-from velogan.networks.pretrained import package
+from velogan.networks.pretrained import install_command
 
 _BATCH_SIZE = 16
 _MAX_VALUES = 2**26  # pixel values in memory at a time
@@ -73,7 +73,7 @@ def compare(
     if not metrics:
         raise ValueError(
             "against: pictures of different sizes can only be compared through a feature network; set "
-            f"features={JUDGE} ({package(JUDGE)}) or inception (a file, or auto)"
+            f"features={JUDGE} ({install_command(JUDGE)}) or inception (a file, or auto)"
         )
     scores = []
     for name, metric in metrics.items():

@@ -33,7 +33,7 @@ from velogan.methods.base import Spec
 from velogan.methods.capabilities import HasAutoencoder, capability
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.registry import SLICED_PROTOCOL
-from velogan.networks.pretrained import package
+from velogan.networks.pretrained import install_command
 from velogan.report.scores import SAME_AS_LAST
 from velogan.store.checkpoint import damage, find_checkpoint, imported, read_best, taken
 from velogan.translate.model import CheckpointChoice, Translator, Weights, load_translator
@@ -154,7 +154,9 @@ def check_arguments(
     if features not in (known := ("none", *get_args(Judge))):
         raise ValueError(f"features={features}: choose {', '.join(known)}{did_you_mean(features, known)}")
     if classes and not judges and features == "none":
-        raise ValueError(f"classes={dict(classes)}: needs a classifier; set features={JUDGE} ({package(JUDGE)})")
+        raise ValueError(
+            f"classes={dict(classes)}: needs a classifier; set features={JUDGE} ({install_command(JUDGE)})"
+        )
     if limit is not None and limit < 2:
         raise ValueError(f"limit={limit}: too few pictures to score; set at least 2, or omit it")
 

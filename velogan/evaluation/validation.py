@@ -18,7 +18,7 @@ from velogan.evaluation.samples import center_crops, common_size, translate_for_
 from velogan.methods.base import Method, Spec, Views
 from velogan.metrics.failures import failure_signs
 from velogan.metrics.sliced import feature_map_distance, sliced_wasserstein
-from velogan.networks.pretrained import LITE_SHA256, find_lite, frozen_features, in_three
+from velogan.networks.pretrained import LITE_SHA256, find_lite, frozen_features, to_three_channels
 from velogan.types import Direction
 
 SCORE = "validation/distance"
@@ -139,7 +139,7 @@ class Validation:
         assert self.features
         device = torch.device(self.device)
         extract = frozen_features(self.features, device).maps
-        batches = [extract(in_three(batch.to(device))) for batch in images.split(_FEATURE_BATCH_SIZE)]
+        batches = [extract(to_three_channels(batch.to(device))) for batch in images.split(_FEATURE_BATCH_SIZE)]
         return [torch.cat([maps.float().cpu() for maps in level]) for level in zip(*batches)]
 
 

@@ -17,7 +17,7 @@ import velogan
 from velogan.data.sets.slices import OWN_PERCENTILES
 from velogan.files import pluralize, sha256
 from velogan.interchange.export import Exported, Format
-from velogan.networks.reference import Recognised, options
+from velogan.networks.reference import RecognisedNetwork, reference_flags
 from velogan.translate.model import Translator
 from velogan.types import Direction
 
@@ -109,12 +109,12 @@ def _header(files: Files, metadata: CardMetadata) -> str:
 def _file(direction: Direction, model: Translator, exported: Exported, metadata: CardMetadata, format: Format) -> str:
     """Return the table of one file, and how it is called."""
     header = model.header
-    network = Recognised(header, model.net.state_dict())
+    network = RecognisedNetwork(header, model.net.state_dict())
     difference = f"at most {exported.max_difference:.2g}" if exported.max_difference else "no difference at all"
     sizes = ", ".join(f"{width}x{height}" for height, width in exported.sizes)
     rows = {
         "direction": direction,
-        "network": network.words,
+        "network": network.description,
         "parameters": f"{network.parameters:,}",
         "size": f"{exported.megabytes:.2f} MB",
         "input": f"`(B, {header.get('in_channels', 3)}, H, W)` float32 in [-1, 1]; sides are multiples of "
@@ -130,7 +130,7 @@ def _file(direction: Direction, model: Translator, exported: Exported, metadata:
     if exported.half is not None:
         rows["weights are stored in"] = "float16" if exported.half else "float32: float16 differs by too much"
     if format == "reference":
-        rows["flags"] = f"`{' '.join(options(header))}`"
+        rows["flags"] = f"`{' '.join(reference_flags(header))}`"
     lines = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
     code = _CODE.get(format, "").format(
         file=exported.file.name, name=metadata.name or "OWNER/NAME", direction=direction

@@ -22,9 +22,9 @@ import velogan
 from velogan.files import atomic_write, require
 from velogan.interchange.half import halve
 from velogan.networks.build import build_network
-from velogan.networks.outputs import ChangeGenerator, changed
+from velogan.networks.outputs import ChangeGenerator, apply_change
 from velogan.networks.pickles import read_tensors
-from velogan.networks.reference import Recognised, recognise, to_reference
+from velogan.networks.reference import RecognisedNetwork, recognise, to_reference
 from velogan.store.checkpoint import save_network
 from velogan.translate.model import Translator, load_translator
 
@@ -190,7 +190,7 @@ def _torch(model: Translator, file: Path) -> tuple[Run, str]:
 
 
 def _reference(model: Translator, file: Path) -> tuple[Run, str]:
-    save_reference(Recognised(model.header, model.net.state_dict()), file)
+    save_reference(RecognisedNetwork(model.header, model.net.state_dict()), file)
     found = recognise(read_tensors(file), file=file)
     net = build_network(found.header)
     net.load_state_dict(found.state)
@@ -202,7 +202,7 @@ def _hub(model: Translator, file: Path) -> tuple[Run, str]:
     return load_translator(file).net, "the weights as they are read back"
 
 
-def save_reference(network: Recognised, file: Path) -> None:
+def save_reference(network: RecognisedNetwork, file: Path) -> None:
     """Writes a `.pth` as the reference implementation does. ValueError where it has no such network."""
     torch.save({name: value.contiguous() for name, value in to_reference(network).items()}, file)
 
@@ -217,7 +217,7 @@ class _Apart(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         encoded = self.net.encoder(x)
         after, before = self.net.decoder(self.net.translator(encoded)), self.net.decoder(encoded)
-        return changed(x, after=after, before=before).clamp(-1, 1)
+        return apply_change(x, after=after, before=before).clamp(-1, 1)
 
 
 def _plain(net: nn.Module) -> nn.Module:

@@ -11,7 +11,7 @@ from velogan.config import Config, write_yaml
 from velogan.data.pictures.values import PixelFormat
 from velogan.files import write_text
 from velogan.networks.build import build_network
-from velogan.networks.reference import Recognised, by_picture
+from velogan.networks.reference import RecognisedNetwork, to_instance_norm
 from velogan.store.checkpoint import save_checkpoint
 from velogan.store.record import write_record
 from velogan.translate.weights import load_reference_file, load_reference_folder
@@ -40,39 +40,39 @@ def import_reference(source: Path, run: Path, *, picture_statistics: bool = Fals
     write_text(run / "config.yaml", write_yaml(config))
     origin = {"imported": str(source), "picture_statistics": picture_statistics}
     write_record(run, {"velogan": velogan.__version__, **origin})
-    told = [{"role": role, "network": one.words, "parameters": one.parameters} for role, one in found.items()]
+    told = [{"role": role, "network": one.description, "parameters": one.parameters} for role, one in found.items()]
     return {"run": str(run), "networks": told}
 
 
-def _usable(source: Path) -> dict[str, Recognised]:
+def _usable(source: Path) -> dict[str, RecognisedNetwork]:
     """The generators, and the discriminators that see what these make."""
     if source.is_dir():
         found = load_reference_folder(source)
     else:
         (network,) = load_reference_file(source).values()
-        found = {"G_A" if network.generates else "D_A": network}
-    makes = {role[-1]: one.header["out_channels"] for role, one in found.items() if one.generates}
+        found = {"G_A" if network.is_generator else "D_A": network}
+    makes = {role[-1]: one.header["out_channels"] for role, one in found.items() if one.is_generator}
     if not makes:
         raise ValueError(f"{source} holds discriminators alone, which do not translate: name a generator or a folder")
     if set(makes) == {"B"}:
         raise ValueError(f"{source} holds G_B without G_A: name the file of G_B itself, which then becomes a2b")
     # a discriminator of pix2pix sees the input, too: ours never do
     return {
-        role: one for role, one in found.items() if one.generates or one.header["in_channels"] == makes.get(role[-1])
+        role: one for role, one in found.items() if one.is_generator or one.header["in_channels"] == makes.get(role[-1])
     }
 
 
-def _by_picture(found: dict[str, Recognised], source: Path) -> dict[str, Recognised]:
-    norms = {role: one.header["config"]["norm"] for role, one in found.items() if one.generates}
+def _by_picture(found: dict[str, RecognisedNetwork], source: Path) -> dict[str, RecognisedNetwork]:
+    norms = {role: one.header["config"]["norm"] for role, one in found.items() if one.is_generator}
     if "batch" not in norms.values():
         raise ValueError(
             f"--picture-statistics is for generators with batch norm, and {source} has norm "
             f"{', '.join(sorted(set(norms.values())))}: leave it out"
         )
-    return {role: by_picture(one) if norms.get(role) == "batch" else one for role, one in found.items()}
+    return {role: to_instance_norm(one) if norms.get(role) == "batch" else one for role, one in found.items()}
 
 
-def _config(found: dict[str, Recognised]) -> Config:
+def _config(found: dict[str, RecognisedNetwork]) -> Config:
     """The default configuration with these networks."""
     sections: dict[str, Any] = {}
     for letter, section in (("G", "generator"), ("D", "discriminator")):
@@ -86,10 +86,10 @@ def _config(found: dict[str, Recognised]) -> Config:
     return Config().change(data={"channels_a": one["in_channels"], "channels_b": one["out_channels"]}, **sections)
 
 
-def _header(role: str, network: Recognised, config: Config) -> dict[str, Any]:
+def _header(role: str, network: RecognisedNetwork, config: Config) -> dict[str, Any]:
     facts = {"role": role, "weights": "raw", "method": "imported", "image_size": config.data.crop_size}
     header = {**network.header, **facts, "images_seen": 0}
-    if network.generates:
+    if network.is_generator:
         header["output"] = asdict(PixelFormat(channels=network.header["out_channels"]))
     else:
         header["judges"] = "B" if role == "D_A" else "A"

@@ -209,7 +209,7 @@ class _Plan:
 @lru_cache(maxsize=2)
 def _planned(net: nn.Module, library: ctypes.CDLL) -> _Plan:
     """Once for all discriminators that share a network."""
-    images: Any = net  # an `efficientnet_lite.Maps`, or what has its attributes
+    images: Any = net  # an `efficientnet_lite.FeatureMaps`, or what has its attributes
     seen = images.net
 
     def pointwise(conv: nn.Conv2d) -> _Pointwise:

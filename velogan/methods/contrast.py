@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from velogan.methods.base import Make, Role, Spec, Views, ends
 from velogan.methods.judged import WAYS, Judged, JudgedObjective, OneWay, Shapes, sum_of
 from velogan.networks.generators import compose
-from velogan.networks.outputs import KeepGenerator, MaskGenerator, masked
-from velogan.networks.tapped import PatchHeads, Tapped, tapped
+from velogan.networks.outputs import KeepGenerator, MaskGenerator, apply_mask
+from velogan.networks.tapped import FeatureEncoder, PatchHeads, split_for_features
 from velogan.objectives.base import Carry, Out, Phase, together
 from velogan.objectives.losses import at_places, fooling_loss, lost_edges, patch_contrast, places
 from velogan.types import Batch, Direction, Nets
@@ -87,7 +87,7 @@ class Contrast(Judged):
             source, target = ends(way)
             config, letter = spec.generators[way], of.letter.upper()
             whole = make.generator(config, in_channels=spec.channels[source], out_channels=spec.channels[target])
-            before, behind = tapped(whole.net if isinstance(whole, MaskGenerator) else whole)
+            before, behind = split_for_features(whole.net if isinstance(whole, MaskGenerator) else whole)
             widths = [spec.channels[source], *before.widths]
             roles[f"E_{letter}"] = Role(net=before, averaged=True)
             roles[f"R_{letter}"] = Role(net=behind, averaged=True)
@@ -116,7 +116,7 @@ _FORMS = {"mask": MaskGenerator, "keep": KeepGenerator}
 def _whole(nets: Nets, way: OneWay, output: str) -> nn.Module:
     letter = way.letter.upper()
     before = nets[f"E_{letter}"]
-    assert isinstance(before, Tapped)
+    assert isinstance(before, FeatureEncoder)
     net = compose(*before.stages, nets[f"R_{letter}"])
     return _FORMS[output](net).train(before.training) if output in _FORMS else net
 
@@ -173,7 +173,7 @@ class ContrastObjective(JudgedObjective):
         taps = self._taps(nets, way, images)
         made = together(nets[f"R_{way.letter.upper()}"], *(one[-1] for one in taps), batched=self.batched)
         masks = self.masks[way.letter]
-        return [masked(one, x) if masks else one for one, x in zip(made, images)], taps
+        return [apply_mask(one, x) if masks else one for one, x in zip(made, images)], taps
 
     def _taps(self, nets: Nets, way: OneWay, images: Sequence[Tensor]) -> list[Taps]:
         seen = together(nets[f"E_{way.letter.upper()}"], *images, batched=self.batched)

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from velogan.methods.base import Method, Role, Spec
 from velogan.networks.build import Networks
-from velogan.networks.sizes import parameters
+from velogan.networks.sizes import count_parameters
 from velogan.objectives.base import Objective, Phase
 
 
 def parameters_of(method: Method, spec: Spec) -> dict[str, int]:
     """How many weights and biases each network of the method has, by role. Nothing is allocated."""
     with torch.device("meta"):
-        return {name: parameters(role.net) for name, role in method.roles(spec, Networks()).items()}
+        return {name: count_parameters(role.net) for name, role in method.roles(spec, Networks()).items()}
 
 
 def check_sizes(method: Method, spec: Spec, shapes: Iterable[tuple[int, int]]) -> None:

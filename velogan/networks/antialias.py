@@ -1,9 +1,10 @@
-"""Anti-aliased sampling: a fixed blur where sides are halved or doubled ("Making Convolutional Networks Shift-Invariant
-Again", Zhang 2019), as CUT's networks have it (Park et al. 2020).
+"""Anti-aliased down- and upsampling by a fixed blur, as in CUT's networks (Park et al. 2020).
 
-Where a plain network strides, such a one convolves at full size, and then blurs and drops every other pixel; where a
-plain one transposes a convolution, it doubles the sides through a blur and then convolves. It costs four times the
-multiplications there. The filters are buffers, under the name that CUT's files have for them.
+"Making Convolutional Networks Shift-Invariant Again", Zhang 2019.
+
+A strided convolution becomes a convolution at full size, followed by a blur that drops every other pixel; a transposed
+convolution becomes a blur that doubles the sides, followed by a convolution. Each costs four times the multiplications.
+The filters are buffers, with the name that they have in CUT's files.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from velogan.types import ForwardKind
 
 
 def _filter(weights: list[float], channels: int) -> Tensor:
-    """`(channels, 1, k, k)`: a binomial filter of both axes, with sum 1."""
+    """Return a binomial filter of both axes for each channel, `(channels, 1, k, k)`, with sum 1."""
     row = torch.tensor(weights)
     square = row[:, None] * row[None, :]
     return (square / square.sum()).repeat(channels, 1, 1, 1)
 
 
 class BlurDown(nn.Module):
-    """`(B, channels, H, W)` to half the sides, rounded up: a 3x3 blur, reflected at the borders."""
+    """Halves the sides of `(B, channels, H, W)`, rounded up, by a 3x3 blur with reflection padding."""
 
     forward_kind: ClassVar[ForwardKind] = "layer"
     filt: Tensor
@@ -40,7 +41,7 @@ class BlurDown(nn.Module):
 
 
 class BlurUp(nn.Module):
-    """`(B, channels, H, W)` to twice the sides: a 4x4 blur of the pixels set apart, replicated at the borders."""
+    """Doubles the sides of `(B, channels, H, W)`: zeros between pixels, then a 4x4 blur with replication padding."""
 
     forward_kind: ClassVar[ForwardKind] = "layer"
     filt: Tensor
@@ -51,5 +52,5 @@ class BlurUp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         padded = F.pad(x, (1, 1, 1, 1), mode="replicate")
-        made = F.conv_transpose2d(padded, self.filt.to(x.dtype), stride=2, padding=2, groups=len(self.filt))
-        return made[:, :, 1:-1, 1:-1]
+        upsampled = F.conv_transpose2d(padded, self.filt.to(x.dtype), stride=2, padding=2, groups=len(self.filt))
+        return upsampled[:, :, 1:-1, 1:-1]

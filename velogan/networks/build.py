@@ -1,4 +1,4 @@
-"""Any network of ours, from its configuration or from the header of its weights file."""
+"""Builds any network of velogan, from its configuration or from the header of its weights file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.networks.segmenter import build_segmenter
 from velogan.networks.tapped import PatchHeads
 
-MOST_CHANNELS = 4096
+MAX_CHANNELS = 4096
 
 
 class Networks:
-    """Builds the networks that methods ask for; see `methods.base.Make`."""
+    """Builds the networks that methods request; see `methods.base.Make`."""
 
     generator = staticmethod(build_generator)
     discriminator = staticmethod(build_discriminator)
@@ -24,7 +24,7 @@ class Networks:
 
 
 def build_network(header: Mapping[str, Any]) -> nn.Module:
-    """A freshly initialised network as the `header` of a weights file describes it. ValueError for a wrong header."""
+    """Build a newly initialised network from the `header` of a weights file. Raises ValueError if that is invalid."""
     kind, config = header.get("network"), header.get("config")
     channels: dict[str, Any] = {
         name: _count(name, header[name]) for name in ("in_channels", "out_channels") if name in header
@@ -41,20 +41,20 @@ def build_network(header: Mapping[str, Any]) -> nn.Module:
             return build_segmenter(**channels, **sizes)
         case "patch_heads":
             return PatchHeads(_widths(header))
-    raise ValueError(f"network={kind!r:.40} is not a kind of network")
+    raise ValueError(f"network={kind!r:.40} is not a valid kind of network")
 
 
-MOST_HEADS = 16
+MAX_HEADS = 16
 
 
 def _widths(header: Mapping[str, Any]) -> list[int]:
     widths = header.get("widths")
-    if not isinstance(widths, list) or not 1 <= len(widths) <= MOST_HEADS:
-        raise ValueError(f"widths={widths!r:.40} is not a list of 1 to {MOST_HEADS} numbers")
+    if not isinstance(widths, list) or not 1 <= len(widths) <= MAX_HEADS:
+        raise ValueError(f"widths={widths!r:.40} is not a list of 1 to {MAX_HEADS} numbers")
     return [_count("widths", width) for width in widths]
 
 
 def _count(name: str, count: Any) -> int:
-    if not isinstance(count, int) or not 1 <= count <= MOST_CHANNELS:
-        raise ValueError(f"{name}={count!r:.40} is not a whole number from 1 to {MOST_CHANNELS}")
+    if not isinstance(count, int) or not 1 <= count <= MAX_CHANNELS:
+        raise ValueError(f"{name}={count!r:.40} is not a whole number from 1 to {MAX_CHANNELS}")
     return count

@@ -35,72 +35,72 @@ from velogan.types import ForwardKind
 Kind = Literal["e", "r", "d"]
 Space = Literal["paper", "code"]
 
-_SETS: dict[Kind, tuple[str, ...]] = {
+_OPERATIONS: dict[Kind, tuple[str, ...]] = {
     "e": ("max_pool", "avg_pool", "conv3", "conv4", "conv5", "conv7", "dilated3", "dilated5"),
     "r": ("conv3", "conv5", "conv7", "dilated3", "dilated5"),
     "d": ("nearest", "bilinear", "transposed3"),
 }
 """S^e, S^r and S^d of the paper."""
 
-NETWORKS = 2
-"""Generators, and discriminators, that one search is about."""
+NETWORKS_PER_KIND = 2
+"""Number of generators, and of discriminators, in one search."""
 
 
-def choices(kind: Kind, space: Space = "paper") -> tuple[str, ...]:
-    """The operations that a cell of this kind chooses from."""
-    return tuple(name for name in _SETS[kind] if (kind, space, name) != ("e", "code", "conv7"))
+def operation_names(kind: Kind, space: Space = "paper") -> tuple[str, ...]:
+    """Return the operations that a cell of this kind chooses from."""
+    return tuple(name for name in _OPERATIONS[kind] if (kind, space, name) != ("e", "code", "conv7"))
 
 
 def generator_kinds(blocks: int, space: Space = "paper") -> tuple[Kind, ...]:
-    """The kinds of a generator's operations, in order; `blocks` are its residual cells, N - 2."""
+    """Return the kinds of a generator's operations, in order; `blocks`: number of residual cells, N - 2."""
     residual: tuple[Kind, ...] = ("r", "r") * blocks
     cells: tuple[Kind, ...] = ("e", "e", *residual, "d", "d")
     return cells if space == "paper" else ("r", *cells, "r")
 
 
 def discriminator_kinds(space: Space = "paper") -> tuple[Kind, ...]:
-    """The kinds of a discriminator's operations, in order."""
+    """Return the kinds of a discriminator's operations, in order."""
     return ("e",) * 4 if space == "paper" else ("e", "e", "e", "r", "r")
 
 
-class Count(NamedTuple):
-    """How many networks a search chooses from."""
+class NetworkCounts(NamedTuple):
+    """Number of networks that a search chooses from."""
 
     generator: int
     discriminator: int
     total: int
 
 
-def count(*, blocks: int = 9, space: Space = "paper") -> Count:
-    """The sizes of the search space: of one generator, of one discriminator, and of both of each together."""
+def count_networks(*, blocks: int = 9, space: Space = "paper") -> NetworkCounts:
+    """Count the search space: of one generator, of one discriminator, and of two of each together."""
     generator, discriminator = (
-        math.prod(len(choices(kind, space)) for kind in kinds)
+        math.prod(len(operation_names(kind, space)) for kind in kinds)
         for kinds in (generator_kinds(blocks, space), discriminator_kinds(space))
     )
-    return Count(generator, discriminator, (generator * discriminator) ** NETWORKS)
+    return NetworkCounts(generator, discriminator, (generator * discriminator) ** NETWORKS_PER_KIND)
 
 
 def check_operations(operations: Sequence[str], kinds: Sequence[Kind], *, space: Space, network: str) -> None:
-    """ValueError where `operations` are not one of each of `kinds`; `network` is what they are of, in words."""
+    """Raise ValueError unless `operations` has one of each of `kinds`; `network` is named in the message."""
     if len(operations) != len(kinds):
-        raise ValueError(f"{len(operations)} operations, but {network} has {len(kinds)}: name so many")
+        raise ValueError(f"{len(operations)} operations, but {network} has {len(kinds)}: name {len(kinds)}")
     for place, (name, kind) in enumerate(zip(operations, kinds), start=1):
-        if name not in (known := choices(kind, space)):
+        if name not in (known := operation_names(kind, space)):
             raise ValueError(
                 f"{name!r:.40}, number {place} of the operations, is not of a cell of kind {kind}: choose one of "
                 f"{', '.join(known)}"
             )
 
 
-def refuse_operations(operations: Sequence[str], space: Space, *, network: str) -> None:
-    """ValueError where a `network` that is not of cells is given what only cells have."""
+def reject_operations(operations: Sequence[str], space: Space, *, network: str) -> None:
+    """Raise ValueError if options of cells are set for a `network` without cells."""
     if operations or space != "paper":
         given = f"operations={','.join(operations):.40}" if operations else f"space={space}"
         raise ValueError(f"{given} is for cells, not {network}: set network=cells")
 
 
-def blocks_of(operations: Sequence[str], space: Space = "paper") -> int:
-    """The residual cells of a generator with these operations; ValueError where there is no such generator."""
+def count_blocks(operations: Sequence[str], space: Space = "paper") -> int:
+    """Return the number of residual cells of a generator with these operations. Raises ValueError if invalid."""
     rest = len(operations) - len(generator_kinds(0, space))
     if rest < 0 or rest % 2:
         raise ValueError(
@@ -109,27 +109,29 @@ def blocks_of(operations: Sequence[str], space: Space = "paper") -> int:
     return rest // 2
 
 
-def enlarges(operations: Sequence[str], space: Space = "paper") -> bool:
-    """Whether a generator makes its picture at a quarter of the size, by 1x1 convolutions, and enlarges it.
+def ends_with_interpolation(operations: Sequence[str], space: Space = "paper") -> bool:
+    """Return whether a generator ends with interpolation: of a quarter-size image made by 1x1 convolutions.
 
-    In the authors' space a convolution at full size follows.
+    In the authors' space a convolution at full size follows, so it is False.
     """
     return space == "paper" and set(operations[-2:]) <= {"nearest", "bilinear"}
 
 
-_HAND_MADE: dict[Kind, str] = {"e": "conv3", "r": "conv3", "d": "transposed3"}
+_DEFAULT_OPERATIONS: dict[Kind, str] = {"e": "conv3", "r": "conv3", "d": "transposed3"}
 
 
-def hand_made(kinds: Sequence[Kind], *, space: Space = "paper", discriminator: bool = False) -> tuple[str, ...]:
-    """The operations that CycleGAN's own networks have at these places."""
-    names = [("conv4" if discriminator and kind == "e" else _HAND_MADE[kind]) for kind in kinds]
+def default_operations(
+    kinds: Sequence[Kind], *, space: Space = "paper", discriminator: bool = False
+) -> tuple[str, ...]:
+    """Return the operations of CycleGAN's own networks for these kinds."""
+    names = [("conv4" if discriminator and kind == "e" else _DEFAULT_OPERATIONS[kind]) for kind in kinds]
     if space == "code" and not discriminator:
         names[0] = names[-1] = "conv7"
     return tuple(names)
 
 
 class Slot(NamedTuple):
-    """A place for one operation: the kind of its cell, and the channels that go in and come out."""
+    """A position for one operation: the kind of its cell, and its input and output channels."""
 
     kind: Kind
     c_in: int
@@ -138,39 +140,39 @@ class Slot(NamedTuple):
     space: Space
 
 
-Fill = Callable[[Slot], nn.Module]
-"""Makes what stands in a slot: an operation, or a mixture of all."""
+FillSlot = Callable[[Slot], nn.Module]
+"""Builds the module of a slot: an operation, or a mixture of all."""
 
 
-def fill_with(operations: Iterable[str]) -> Fill:
-    """Puts these operations into the slots, in order."""
+def fill_with(operations: Iterable[str]) -> FillSlot:
+    """Return a function that builds these operations for the slots, in order."""
     names = iter(operations)
-    return lambda slot: operation(next(names), slot)
+    return lambda slot: build_operation(next(names), slot)
 
 
-class Geometry(NamedTuple):
-    """Of a convolution: its taps lie `dilation` apart, and the first of them `before` pixels before the output's."""
+class ConvolutionGeometry(NamedTuple):
+    """Kernel and dilation of a convolution, and `before`: its padding in pixels before the first one."""
 
     kernel: int
     dilation: int
     before: int
 
 
-GEOMETRY = {
-    "conv3": Geometry(3, 1, 1),
-    "conv4": Geometry(4, 1, 1),
-    "conv5": Geometry(5, 1, 2),
-    "conv7": Geometry(7, 1, 3),
-    "dilated3": Geometry(3, 2, 2),
-    "dilated5": Geometry(5, 2, 4),
+CONVOLUTION_GEOMETRY = {
+    "conv3": ConvolutionGeometry(3, 1, 1),
+    "conv4": ConvolutionGeometry(4, 1, 1),
+    "conv5": ConvolutionGeometry(5, 1, 2),
+    "conv7": ConvolutionGeometry(7, 1, 3),
+    "dilated3": ConvolutionGeometry(3, 2, 2),
+    "dilated5": ConvolutionGeometry(5, 2, 4),
 }
 
 
-def operation(name: str, slot: Slot) -> nn.Module:
-    """One operation: `(B, c_in, H, W)` to `(B, c_out, ...)` with sides halved (kind e), kept (r) or doubled (d)."""
+def build_operation(name: str, slot: Slot) -> nn.Module:
+    """Build one operation: `(B, c_in, H, W)` to `(B, c_out, ...)`; e halves the sides, r keeps and d doubles them."""
     kind, c_in, c_out, bias, _ = slot
-    if name in GEOMETRY:
-        kernel, dilation, before = GEOMETRY[name]
+    if name in CONVOLUTION_GEOMETRY:
+        kernel, dilation, before = CONVOLUTION_GEOMETRY[name]
         make = DilatedConv2d if dilation > 1 else nn.Conv2d
         if kind == "e":
             return make(c_in, c_out, kernel, stride=2, padding=before, dilation=dilation, bias=bias)
@@ -188,7 +190,7 @@ def operation(name: str, slot: Slot) -> nn.Module:
             return nn.Sequential(point, nn.Upsample(scale_factor=2))
         case "bilinear":
             return nn.Sequential(point, nn.Upsample(scale_factor=2, mode="bilinear"))
-    raise ValueError(f"{name!r:.40} is no operation")
+    raise ValueError(f"{name!r:.40} is not a valid operation")
 
 
 class ResidualCell(nn.Module):
@@ -204,16 +206,16 @@ class ResidualCell(nn.Module):
         return x + self.cell(x)
 
 
-STAGE = {"stem": 0, "e": 0, "d": 2, "head": 2}
-"""The part of a generator that a layer belongs to, by its name: encoder, or decoder; residual cells are between."""
+STAGE_INDEX = {"stem": 0, "e": 0, "d": 2, "head": 2}
+"""Index of a layer's stage by its name: 0 encoder, 2 decoder; residual cells are stage 1."""
 
 
 def generator_layers(
-    fill: Fill, *, hidden: int, blocks: int, norm: NormName, space: Space, c_in: int, c_out: int
+    fill: FillSlot, *, hidden: int, blocks: int, norm: NormName, space: Space, c_in: int, c_out: int
 ) -> nn.Sequential:
-    """The cells of a generator, `(B, c_in, H, W)` to `(B, c_out, H, W)` in [-1, 1].
+    """Build the cells of a generator, `(B, c_in, H, W)` to `(B, c_out, H, W)` in [-1, 1].
 
-    Encodings, behind the e cell, are `(B, hidden, H/4, W/4)`.
+    Encodings, the output of the e cell, are `(B, hidden, H/4, W/4)`.
     """
     make_norm, bias = norm_layer(norm), norm in ("instance", "none")
     half, quarter = -(-hidden // 2), -(-hidden // 4)
@@ -239,9 +241,9 @@ def generator_layers(
 
 
 def discriminator_layers(
-    fill: Fill, *, channels: int, norm: NormName, space: Space, in_channels: int, first: int = 0
+    fill: FillSlot, *, channels: int, norm: NormName, space: Space, in_channels: int, first: int = 0
 ) -> nn.Sequential:
-    """The operations of a discriminator from number `first` on, `(B, in_channels, H, W)` to logits."""
+    """Build the operations of a discriminator from index `first` on, `(B, in_channels, H, W)` to logits."""
     make_norm, bias = norm_layer(norm), norm in ("instance", "none")
     *inner, end = discriminator_kinds(space)
     layers, c_in = [], in_channels

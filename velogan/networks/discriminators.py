@@ -10,14 +10,14 @@ from torch import nn
 
 from velogan.networks.antialias import BlurDown
 from velogan.networks.cells import (
-    Fill,
+    FillSlot,
     Space,
     check_operations,
+    default_operations,
     discriminator_kinds,
     discriminator_layers,
     fill_with,
-    hand_made,
-    refuse_operations,
+    reject_operations,
 )
 from velogan.networks.layers import InitName, NormName, Stage, initialise, norm_layer, spectrally_normalise
 from velogan.networks.projected import ProjectedDiscriminator
@@ -31,48 +31,46 @@ class DiscriminatorConfig(BaseModel):
     network: Literal["basic", "n_layers", "pixel", "projected", "projected+basic", "cells"] = Field(
         default="basic",
         description="basic: PatchGAN with patches of 70x70 pixels; n_layers: PatchGAN of depth `layers`; "
-        "pixel: looks at each pixel alone; projected: four small networks on the features of a trained one; "
-        "projected+basic: and the PatchGAN beside them. Both want method.gan=hinge. cells: of the `operations` that an "
-        "architecture search chose (docs/search.md).",
+        "pixel: 1x1 convolutions, each pixel by itself; projected: four small heads on the features of a pretrained "
+        "network; projected+basic: these and the PatchGAN. Use method.gan=hinge with both. cells: built from the "
+        "`operations` that an architecture search chose (docs/search.md).",
     )
     features: str = Field(
         default="lite0",
-        description="The trained network of projected: EfficientNet-Lite0 to 2 as lite0, lite1, lite2, or one that was "
+        description="Pretrained network of projected: EfficientNet-Lite0 to 2 as lite0, lite1, lite2, or one that was "
         "registered in Python.",
     )
     feature_size: int | None = Field(
         default=None,
         ge=32,
         le=1024,
-        description="Pictures whose shorter side has fewer pixels are enlarged to so many before projected sees them, "
-        "at most to twice their size. EfficientNet-Lite0 was trained at 224. Default: no picture is enlarged.",
+        description="Minimum shorter side in pixels of the input of projected: smaller images are enlarged to it, at "
+        "most to twice their size. EfficientNet-Lite0 was trained at 224. Default: no image is enlarged.",
     )
     layers: int = Field(default=3, ge=1, le=8, description="Depth of n_layers; basic is 3.")
     channels: int = Field(default=64, ge=1, le=4096, description="Feature maps after the first convolution (ndf).")
     norm: NormName | Literal["spectral"] = Field(
         default="instance",
-        description="Normalisation after the inner convolutions. spectral: of the weights of all convolutions instead, "
-        "which bounds how fast logits change with the image.",
+        description="Normalisation after the inner convolutions. spectral: spectral normalisation of all convolution "
+        "weights instead, which bounds the discriminator's Lipschitz constant.",
     )
-    antialias: bool = Field(
-        default=False, description="A PatchGAN blurs where it halves the sides, as CUT's does. Slower."
-    )
+    antialias: bool = Field(default=False, description="Use blurred downsampling in a PatchGAN, as CUT does. Slower.")
     operations: tuple[str, ...] = Field(
-        default=(), description="Those of cells, in order: conv4 or max_pool. Default: 4x4 convolutions."
+        default=(), description="Operations of cells, in order, such as conv4 or max_pool. Default: 4x4 convolutions."
     )
     space: Space = Field(
         default="paper",
         description="The search space of cells. paper: two encoding cells. code: the authors' code, five operations, "
         "under spectral norm too.",
     )
-    init: InitName = Field(default="normal", description="The weights when training begins, as for a generator.")
+    init: InitName = Field(default="normal", description="Initialisation of weights, as for a generator.")
 
     @model_validator(mode="after")
     def _cells_fit(self) -> DiscriminatorConfig:
         if self.antialias and self.network not in ("basic", "n_layers", "projected+basic"):
             raise ValueError(f"antialias is for PatchGANs, not {self.network}: leave it out, or set network=basic")
         if self.network != "cells":
-            refuse_operations(self.operations, self.space, network=self.network)
+            reject_operations(self.operations, self.space, network=self.network)
         elif self.operations:
             kinds = discriminator_kinds(self.space)
             check_operations(self.operations, kinds, space=self.space, network="a discriminator")
@@ -80,39 +78,43 @@ class DiscriminatorConfig(BaseModel):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The operations of cells."""
-        return self.operations or hand_made(discriminator_kinds(self.space), space=self.space, discriminator=True)
+        """The operations of cells: those set, or the default ones."""
+        return self.operations or default_operations(
+            discriminator_kinds(self.space), space=self.space, discriminator=True
+        )
 
 
-HEADS = 4
-"""The heads of `projected` are so many times as wide as `channels`."""
+HEAD_WIDTH_FACTOR = 4
+"""Width of the heads of `projected`, as a multiple of `channels`."""
 
 
 def build_discriminator(
-    config: DiscriminatorConfig, *, in_channels: int = 3, fill: Fill | None = None
+    config: DiscriminatorConfig, *, in_channels: int = 3, fill: FillSlot | None = None
 ) -> Stage | ProjectedDiscriminator:
-    """A freshly initialised discriminator of images `(B, in_channels, H, W)` in [-1, 1].
+    """Build a newly initialised discriminator of images `(B, in_channels, H, W)` in [-1, 1].
 
-    It gives a logit per patch, `(B, 1, h, w)`, 30x30 of 256x256 for `basic`; see `ProjectedDiscriminator` for others.
-    `fill` makes what stands at the places of operations in cells; without it, the operations of `config`. ValueError
-    where `projected` has no features here.
+    It returns a logit per patch, `(B, 1, h, w)`, 30x30 of 256x256 for `basic`; see `ProjectedDiscriminator` for others.
+    `fill`: builds the operations of cells. Default: the operations of `config`.
+    Raises ValueError if the features of `projected` are not available.
     """
     if config.network == "projected":
         return _projected(config, patch=None)
     if config.network == "cells":
-        return _started(_cells(config, in_channels, fill=fill), config)
+        return _initialised(_cells(config, in_channels, fill=fill), config)
     layers = config.layers if config.network == "n_layers" else 3
     pixel = config.network == "pixel"
-    net = _started(_pixel(config, in_channels) if pixel else _patch(config, in_channels, layers=layers), config)
+    net = _initialised(_pixel(config, in_channels) if pixel else _patch(config, in_channels, layers=layers), config)
     return _projected(config, patch=net) if config.network == "projected+basic" else net
 
 
 def _projected(config: DiscriminatorConfig, *, patch: nn.Module | None) -> ProjectedDiscriminator:
-    width = HEADS * config.channels
+    width = HEAD_WIDTH_FACTOR * config.channels
     return ProjectedDiscriminator(config.features, width=width, size=config.feature_size, patch=patch)
 
 
-def build_encoding_discriminator(config: DiscriminatorConfig, *, in_channels: int, fill: Fill | None = None) -> Stage:
+def build_encoding_discriminator(
+    config: DiscriminatorConfig, *, in_channels: int, fill: FillSlot | None = None
+) -> Stage:
     """A freshly initialised discriminator of encodings `(B, in_channels, H/4, W/4)`.
 
     Encodings are no pictures: for them `projected` is `basic`. The network is a PatchGAN without its first two
@@ -121,20 +123,20 @@ def build_encoding_discriminator(config: DiscriminatorConfig, *, in_channels: in
     cells, the first two operations are left out.
     """
     if config.network == "cells":
-        return _started(_cells(config, in_channels, fill=fill, first=2), config)
+        return _initialised(_cells(config, in_channels, fill=fill, first=2), config)
     if config.network == "pixel":
-        return _started(_pixel(config, in_channels), config)
+        return _initialised(_pixel(config, in_channels), config)
     layers = config.layers if config.network == "n_layers" else 3
     if layers < 2:
         raise ValueError(
             f"discriminator.layers={layers} leaves no layer for encodings, at a quarter of the image's side: "
             "set 2 or more"
         )
-    return _started(_patch(config, in_channels, layers=layers, first=2), config)
+    return _initialised(_patch(config, in_channels, layers=layers, first=2), config)
 
 
-def _started(model: nn.Sequential, config: DiscriminatorConfig) -> Stage:
-    """The discriminator of these layers, with its first weights."""
+def _initialised(model: nn.Sequential, config: DiscriminatorConfig) -> Stage:
+    """Return the discriminator of these layers, initialised."""
     net = Stage(model)
     initialise(net, init=config.init)
     if config.norm == "spectral" or (config.network, config.space) == ("cells", "code"):
@@ -142,7 +144,7 @@ def _started(model: nn.Sequential, config: DiscriminatorConfig) -> Stage:
     return net
 
 
-def _cells(config: DiscriminatorConfig, in_channels: int, *, fill: Fill | None, first: int = 0) -> nn.Sequential:
+def _cells(config: DiscriminatorConfig, in_channels: int, *, fill: FillSlot | None, first: int = 0) -> nn.Sequential:
     return discriminator_layers(
         fill or fill_with(config.chosen[first:]),
         channels=config.channels,
@@ -154,14 +156,14 @@ def _cells(config: DiscriminatorConfig, in_channels: int, *, fill: Fill | None, 
 
 
 def _norm(config: DiscriminatorConfig) -> tuple[Callable[[int], nn.Module], bool]:
-    """What makes the norm after an inner convolution, and whether that convolution has a bias."""
+    """Return the constructor of the norm after an inner convolution, and whether that convolution has a bias."""
     if config.norm == "spectral":
         return norm_layer("none"), True
     return norm_layer(config.norm), config.norm == "instance"
 
 
 def _patch(config: DiscriminatorConfig, in_channels: int, *, layers: int, first: int = 1) -> nn.Sequential:
-    """The PatchGAN; with `first` 2 or more, only its layers from that inner convolution on."""
+    """Build a PatchGAN; if `first` is 2 or more, only its layers from that inner convolution on."""
     width, (make_norm, bias) = config.channels, _norm(config)
     parts: list[nn.Module] = []
     halving = 1 if config.antialias else 2

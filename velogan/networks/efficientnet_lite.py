@@ -13,8 +13,8 @@ from velogan.types import ForwardKind
 
 Variant = Literal["lite0", "lite1", "lite2"]
 
-SIDE: dict[Variant, int] = {"lite0": 224, "lite1": 240, "lite2": 260}
-"""Sides in pixels of the pictures that the published weights were trained on."""
+TRAINING_SIDE: dict[Variant, int] = {"lite0": 224, "lite1": 240, "lite2": 260}
+"""Sides in pixels of the images that the published weights were trained on."""
 
 FEATURES = 1280
 CLASSES = 1000
@@ -39,10 +39,10 @@ _NORM_EPSILON = 1e-3  # of the published batch norms
 class EfficientNetLite(nn.Module):
     """EfficientNet-Lite0, Lite1 or Lite2 with its head of 1000 ImageNet classes, frozen, in eval mode.
 
-    Tan and Le 2019, table 1, without squeeze-and-excitation, with ReLU6, and with stem and head of fixed width: what
-    TensorFlow released as "lite". Batch norms are folded into the convolutions; padding is TensorFlow's "same".
-    `state`: the weights by name, as `folded` makes them from the published ones; without, the network stays on the
-    device meta. Raises `ValueError` for other names or shapes.
+    Tan and Le 2019, table 1, without squeeze-and-excitation, with ReLU6, and with stem and head of fixed width, as
+    TensorFlow released it as "lite". Batch norms are folded into the convolutions; padding is TensorFlow's "same".
+    `state`: the weights by name, as from `fold_batch_norms`; None: the network stays on the meta device.
+    Raises ValueError if names or shapes differ.
     """
 
     def __init__(self, state: Mapping[str, Tensor] | None, *, variant: Variant) -> None:
@@ -63,9 +63,9 @@ class EfficientNetLite(nn.Module):
         self.requires_grad_(False).eval()
 
     def features(self, images: Tensor) -> list[Tensor]:
-        """Maps of `(B, 3, H, W)` in [-1, 1]: `(B, widths[i], H / s, W / s)` for s = 4, 8, 16 and 32, rounded up.
+        """Return maps of `(B, 3, H, W)` in [-1, 1]: `(B, widths[i], H / s, W / s)` for s = 4, 8, 16, 32, rounded up.
 
-        Gradients reach the images. Pictures are not resized.
+        Gradients reach the images. Images are not resized.
         """
         x = functional.relu6(self.stem((images * 127.5 + 0.5) / 128), inplace=True)  # levels 0..255, less 127, over 128
         maps: list[Tensor] = []
@@ -76,18 +76,18 @@ class EfficientNetLite(nn.Module):
         return maps
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Means over space of the last map `(B, 1280)` and class logits `(B, 1000)` of `(B, 3, H, W)` in [-1, 1]."""
+        """Return spatial means of the head `(B, 1280)` and class logits `(B, 1000)` of `(B, 3, H, W)` in [-1, 1]."""
         means = functional.relu6(self.head(self.features(images)[-1])).mean(dim=(2, 3))
         return means, self.classifier(means)
 
 
-class Maps(nn.Module):
-    """`net.features` as a network."""
+class FeatureMaps(nn.Module):
+    """A network whose forward is `net.features`."""
 
     forward_kind: ClassVar[ForwardKind] = "maps"
 
     scale, shift = 127.5 / 128, 0.5 / 128
-    """What the images are multiplied with, and what is added, before the first convolution."""
+    """Factor and offset applied to images before the first convolution."""
 
     def __init__(self, net: EfficientNetLite) -> None:
         super().__init__()
@@ -97,26 +97,28 @@ class Maps(nn.Module):
         return self.net.features(images)
 
 
-def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights for `EfficientNetLite` from the published ones by name, batch norms folded into the convolutions.
+def fold_batch_norms(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Convert the published weights, by name, to those of `EfficientNetLite`: fold batch norms into convolutions.
 
-    Raises `ValueError` if one is missing.
+    Raises ValueError if one is missing.
     """
     blocks = 1 + max((int(name.split(".")[1]) for name in published if name.startswith("_blocks.")), default=-1)
     try:
-        state = _folded(published, "_conv_stem", "_bn0", "stem") | _folded(published, "_conv_head", "_bn1", "head")
+        state = _fold_batch_norm(published, "_conv_stem", "_bn0", "stem") | _fold_batch_norm(
+            published, "_conv_head", "_bn1", "head"
+        )
         for number in range(blocks):
             there, here = f"_blocks.{number}.", f"blocks.{number}."
             if number:  # the first block does not expand
-                state |= _folded(published, f"{there}_expand_conv", f"{there}_bn0", f"{here}expand")
-            state |= _folded(published, f"{there}_depthwise_conv", f"{there}_bn1", f"{here}depthwise")
-            state |= _folded(published, f"{there}_project_conv", f"{there}_bn2", f"{here}project")
+                state |= _fold_batch_norm(published, f"{there}_expand_conv", f"{there}_bn0", f"{here}expand")
+            state |= _fold_batch_norm(published, f"{there}_depthwise_conv", f"{there}_bn1", f"{here}depthwise")
+            state |= _fold_batch_norm(published, f"{there}_project_conv", f"{there}_bn2", f"{here}project")
         return state | {f"classifier.{kind}": published[f"_fc.{kind}"] for kind in ("weight", "bias")}
     except KeyError as error:
         raise ValueError(f"these are not the weights of an EfficientNet-Lite: {error} is missing") from None
 
 
-def _folded(published: Mapping[str, Tensor], conv: str, norm: str, name: str) -> dict[str, Tensor]:
+def _fold_batch_norm(published: Mapping[str, Tensor], conv: str, norm: str, name: str) -> dict[str, Tensor]:
     weight, bias, mean, variance = (
         published[f"{norm}.{kind}"].double() for kind in ("weight", "bias", "running_mean", "running_var")
     )
@@ -134,7 +136,7 @@ def _blocks(variant: Variant) -> Iterator[nn.Module]:
 
 
 class _Block(nn.Module):
-    """An inverted residual block (Sandler et al. 2018): expand, convolve each channel alone, project."""
+    """An inverted residual block (Sandler et al. 2018): expand, depthwise convolution, project."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int, expansion: int) -> None:
         super().__init__()

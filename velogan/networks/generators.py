@@ -1,4 +1,4 @@
-"""Generators: the ResNet of Johnson et al. (2016) and the U-Net of Isola et al. (2017), as CycleGAN uses them; cells.
+"""Generators: the ResNet of Johnson et al. (2016) and the U-Net of Isola et al. (2017), as in CycleGAN; and cells.
 
 Module names follow the reference implementation (`model.<index>`, nested `model` for the U-Net), so that its
 published weights fit without renaming.
@@ -17,16 +17,16 @@ from torch import Tensor, nn
 from velogan.files import pluralize
 from velogan.networks.antialias import BlurDown, BlurUp
 from velogan.networks.cells import (
-    STAGE,
-    Fill,
+    STAGE_INDEX,
+    FillSlot,
     ResidualCell,
     Space,
     check_operations,
+    default_operations,
     fill_with,
     generator_kinds,
     generator_layers,
-    hand_made,
-    refuse_operations,
+    reject_operations,
 )
 from velogan.networks.layers import InitName, NormName, Stage, initialise, norm_layer
 from velogan.networks.outputs import ChangeGenerator, KeepGenerator, MaskGenerator
@@ -41,71 +41,71 @@ class GeneratorConfig(BaseModel):
     network: Literal["resnet", "unet_128", "unet_256", "cells"] = Field(
         default="resnet",
         description="Architecture. resnet: residual blocks at a quarter of the side, sides divisible by 4. "
-        "unet_128, unet_256: skip connections down to one pixel, sides divisible by 128 or 256. cells: as a resnet, of "
-        "the `operations` that an architecture search chose (docs/search.md).",
+        "unet_128, unet_256: skip connections down to one pixel, sides divisible by 128 or 256. cells: like a resnet, "
+        "built from the `operations` that an architecture search chose (docs/search.md).",
     )
     blocks: int = Field(
         default=9,
         ge=0,
         le=256,
-        description="Residual blocks of a resnet: 9 from 256 pixels on, 6 below, in the paper. Residual cells, of "
-        "cells.",
+        description="Number of residual blocks of a resnet, or of residual cells. In the paper 9 for images of 256 "
+        "pixels or more, 6 for smaller ones.",
     )
     channels: int = Field(
         default=64,
         ge=1,
         le=4096,
-        description="Feature maps after the first convolution (ngf). Of cells: those of the encoding, H; a resnet's "
-        "encoding has four times `channels`.",
+        description="Feature maps after the first convolution (ngf); a resnet's encoding has four times as many. For "
+        "cells: feature maps of the encoding, H.",
     )
     norm: NormName = Field(
         default="instance",
-        description="Normalisation after convolutions. instance_affine: with weights, and no bias before it, as in the "
-        "Keras example.",
+        description="Normalisation after convolutions. instance_affine: with weights, after convolutions without bias, "
+        "as in the Keras example.",
     )
     dropout: bool = Field(default=False, description="Dropout 0.5 in residual blocks, or in the U-Net's inner blocks.")
     decoder: Literal["reference", "simple", "resize"] = Field(
         default="reference",
-        description="The part of a resnet after its blocks. reference: the encoder mirrored; simple: half as wide, "
-        "without norms; resize: as reference, but it doubles pixels before a convolution instead of transposing "
-        "one, whose uneven overlap makes checkerboards.",
+        description="Layers of a resnet after its blocks. reference: the encoder mirrored; simple: half as wide, "
+        "without norms; resize: as reference, but with nearest-neighbour upsampling and convolutions instead of "
+        "transposed convolutions, whose uneven overlap causes checkerboard patterns.",
     )
     antialias: Literal["none", "down", "up", "both"] = Field(
         default="none",
-        description="Where a resnet blurs what it samples, so that a moved picture gives a moved result: where it "
-        "halves the sides, where it doubles them, or both. CUT's generators have both. Slower.",
+        description="Blur when a resnet halves the sides (down), doubles them (up), or both, so that shifting the "
+        "input shifts the output. CUT's generators use both. Slower.",
     )
     padding: Literal["zeros", "reflect"] = Field(
         default="zeros",
-        description="What a resnet puts around features where it halves the sides. zeros: as in the paper's code; with "
-        "a stride of 2 they are seen at the left and the top alone, and a generator may draw lines there. reflect: "
-        "the features themselves, mirrored, as before the first convolution and in the blocks.",
+        description="Padding of a resnet's strided convolutions. zeros: as in the reference; with stride 2 only the "
+        "left and top borders are padded, which can leave lines there. reflect: reflection padding, as before the "
+        "first convolution and in the blocks.",
     )
     output: Literal["image", "change", "mask", "keep", "auto"] = Field(
         default="image",
-        description="image: a resnet's decoder makes the translation. change: it decodes the features before and after "
-        "the blocks, and the difference is added to the input, so that what the blocks leave alone stays as it was; "
-        "this needs a decoder without instance norm. mask: the network also makes a mask, which says where its picture "
-        "replaces the input, and ends where the input has edges. keep: once trained, the less its picture differs "
-        "from the input, the less of the difference is taken over, so what should not change stays as it was. With "
-        "mask and keep a trained network leaves fine detail as well where it would change little, and A and B need as "
-        "many channels. auto: mask where they have as many, else image.",
+        description="image: the decoder outputs the translation. change: the decoder decodes the features before and "
+        "after the blocks, and the difference is added to the input, so that what the blocks do not change stays "
+        "identical; this needs a decoder without instance norm. mask: the network also outputs a mask, aligned with "
+        "edges of the input, that selects where its image replaces the input. keep: at inference, small differences "
+        "from the input are suppressed, so unchanged regions stay identical. With mask and keep, weak changes of fine "
+        "detail are suppressed at inference too, and A and B need equal numbers of channels. auto: mask if these are "
+        "equal, else image.",
     )
     operations: tuple[str, ...] = Field(
         default=(),
-        description="Two of each cell, in order, such as conv3 or max_pool: those of networks/cells.py. Default: "
-        "3x3 convolutions, as a resnet has them.",
+        description="Operations of cells, two for each cell, in order, such as conv3 or max_pool (networks/cells.py). "
+        "Default: 3x3 convolutions, as in a resnet.",
     )
     space: Space = Field(
         default="paper",
-        description="What cells stand in. paper: the encoding cell sees the image and the decoding cell makes it. "
-        "code: with an operation more before and one behind, as in the authors' code.",
+        description="Search space of cells. paper: from the image to the encoding cell, and from the decoding cell to "
+        "the image. code: with one more operation before and after, as in the authors' code.",
     )
     init: InitName | Literal["identity"] = Field(
         default="normal",
-        description="The weights when training begins. normal: as the reference implementation has them; xavier, "
-        "kaiming, orthogonal: for comparisons with programs that begin so. identity: as kaiming, and residual blocks "
-        "change nothing at first. It is for norm=none, where blocks that begin at random may die early.",
+        description="Initialisation of weights. normal: as in the reference implementation; xavier, kaiming, "
+        "orthogonal: for comparisons with programs that use them. identity: as kaiming, but residual blocks start as "
+        "the identity; for norm=none, where randomly initialised blocks may die early.",
     )
 
     @model_validator(mode="after")
@@ -117,7 +117,7 @@ class GeneratorConfig(BaseModel):
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 raise ValueError(f"{name}={value} is for resnets, not {self.network}: leave it out, or use resnet")
         if self.network != "cells":
-            refuse_operations(self.operations, self.space, network=self.network)
+            reject_operations(self.operations, self.space, network=self.network)
         elif self.operations:
             of = f"a generator with blocks={self.blocks}"
             check_operations(self.operations, generator_kinds(self.blocks, self.space), space=self.space, network=of)
@@ -138,14 +138,14 @@ class GeneratorConfig(BaseModel):
         return self
 
     def between(self, in_channels: int, out_channels: int) -> GeneratorConfig:
-        """The same between pictures of so many channels, where `output=auto` is decided."""
+        """Return the configuration for images with these numbers of channels, with `output=auto` resolved."""
         if self.output != "auto":
             return self
         return self.model_copy(update={"output": "mask" if in_channels == out_channels else "image"})
 
     @property
     def multiple(self) -> int:
-        """Image sides must be divisible by this."""
+        """The number that image sides must be divisible by."""
         return {"resnet": 4, "unet_128": 128, "unet_256": 256, "cells": 4}[self.network]
 
     @property
@@ -160,11 +160,11 @@ class GeneratorConfig(BaseModel):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The operations of cells."""
-        return self.operations or hand_made(generator_kinds(self.blocks, self.space), space=self.space)
+        """The operations of cells: those set, or the default ones."""
+        return self.operations or default_operations(generator_kinds(self.blocks, self.space), space=self.space)
 
     def autoencoder(self) -> dict[str, Any]:
-        """The fields that differ in a generator of the same encoder and decoder, and nothing between."""
+        """Return the fields that turn this configuration into one of its encoder and decoder alone."""
         fields: dict[str, Any] = {"blocks": 0, "output": "image"}
         if self.operations:
             kinds = generator_kinds(self.blocks, self.space)
@@ -174,12 +174,12 @@ class GeneratorConfig(BaseModel):
 
 
 def build_generator(
-    config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3, fill: Fill | None = None
+    config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3, fill: FillSlot | None = None
 ) -> Generator | ChangeGenerator | MaskGenerator:
-    """A freshly initialised generator, `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1].
+    """Build a newly initialised generator, `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1].
 
-    `fill` makes what stands at the places of operations in cells; without it, the operations of `config`. ValueError
-    for a mask, or what keeps parts of the input, between pictures of different channels.
+    `fill`: builds the operations of cells. Default: the operations of `config`.
+    Raises ValueError if `output` is change, mask or keep and the numbers of channels differ.
     """
     config = config.between(in_channels, out_channels)
     masks = config.output == "mask"
@@ -216,11 +216,13 @@ def build_generator(
 
 
 def _last_convolutions(net: nn.Module) -> Iterator[nn.Conv2d]:
-    """The last of each residual block: in a mixture of operations, all that may stand there."""
+    """Yield the last convolution of each residual block; of a mixture of operations, all of its convolutions."""
     for block in (block for block in net.modules() if isinstance(block, (ResidualBlock, ResidualCell))):
         (layers,) = block.children()
-        inside = [[one for one in layer.modules() if isinstance(one, nn.Conv2d)] for layer in layers.children()]
-        yield from [found for found in inside if found][-1]
+        by_layer = [
+            [module for module in layer.modules() if isinstance(module, nn.Conv2d)] for layer in layers.children()
+        ]
+        yield from [convolutions for convolutions in by_layer if convolutions][-1]
 
 
 class Generator(Stage):
@@ -244,7 +246,7 @@ class Stages(NamedTuple):
 
 
 def split(net: nn.Module) -> Stages:
-    """The stages of a generator that `has_stages`, over the same weights."""
+    """Split a generator that `has_stages` into its stages, over the same weights."""
     if isinstance(net, ChangeGenerator):
         stages = net.encoder, net.translator, net.decoder
         assert all(isinstance(stage, Stage) for stage in stages)
@@ -260,17 +262,17 @@ def split(net: nn.Module) -> Stages:
 
 
 def _place(name: str, layer: nn.Module, *, encoder: int) -> int:
-    """The stage of a generator's layer; `encoder` is the number of a resnet's first layers."""
+    """Return the index of the stage of a generator's layer; `encoder`: number of layers of a resnet's encoder."""
     if isinstance(layer, _BLOCKS):
         return 1
-    return STAGE[name] if name in STAGE else 0 if int(name) < encoder else 2
+    return STAGE_INDEX[name] if name in STAGE_INDEX else 0 if int(name) < encoder else 2
 
 
 def compose(*stages: nn.Module) -> Generator:
-    """The generator that runs `stages` one after the other, over their weights.
+    """Return the generator that runs `stages` in sequence, over their weights.
 
-    The weights keep the names that they have in the stages' generator: encoder, translator and decoder make a generator
-    as of `build_generator`; encoder and decoder make an autoencoder.
+    Weights keep the names of the generator that was split: encoder, translator and decoder compose a generator as from
+    `build_generator`; encoder and decoder compose an autoencoder.
     """
     layers = OrderedDict[str, nn.Module]()
     for stage in stages:

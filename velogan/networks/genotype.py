@@ -1,4 +1,4 @@
-"""What an architecture search found: the operations of every network, as a JSON file."""
+"""The result of an architecture search: the operations of every network, as a JSON file."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from velogan.networks.cells import Space, blocks_of, check_operations, discriminator_kinds, generator_kinds
+from velogan.networks.cells import Space, check_operations, count_blocks, discriminator_kinds, generator_kinds
 from velogan.types import Direction
 
 Operations = tuple[str, ...]
 
-_MOST_BYTES = 2**20
+_MAX_BYTES = 2**20
 
 
 class Genotype(BaseModel):
-    """The operations of generators and discriminators by direction, in the order in which they run.
+    """The operations of generators and discriminators by direction, in order of execution.
 
-    `discriminators` judge what the generators of the same direction make; without them, a run's own configuration says
-    what they are. `hidden` are the feature maps of the encodings, H, that it was found for, if for any. `provenance` is
-    free: what searched, on which data, for how long.
+    `discriminators`: by the direction of the generators whose outputs they classify; empty: a run's configuration
+    defines them.
+    `hidden`: the number of feature maps of the encodings, H, that the search used, if any.
+    `provenance`: free-form: what searched, on which data, for how long.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,58 +35,59 @@ class Genotype(BaseModel):
 
     @model_validator(mode="after")
     def _fits_the_space(self) -> Genotype:
-        for way, names in self.generators.items():
+        for direction, names in self.generators.items():
             try:
-                blocks = blocks_of(names, self.space)
+                blocks = count_blocks(names, self.space)
                 kinds = generator_kinds(blocks, self.space)
                 check_operations(names, kinds, space=self.space, network=f"a generator of {blocks + 2} cells")
             except ValueError as error:
-                raise ValueError(f"generators.{way}: {error}") from None
+                raise ValueError(f"generators.{direction}: {error}") from None
         if self.hidden and self.hidden.keys() != self.generators.keys():
-            raise ValueError(f"hidden is of {' and '.join(self.hidden)}: give the width of each of the generators")
-        for way, names in self.discriminators.items():
+            raise ValueError(f"hidden has only {' and '.join(self.hidden)}: set the width of each of the generators")
+        for direction, names in self.discriminators.items():
             kinds = discriminator_kinds(self.space)
             try:
                 check_operations(names, kinds, space=self.space, network="a discriminator")
             except ValueError as error:
-                raise ValueError(f"discriminators.{way}: {error}") from None
+                raise ValueError(f"discriminators.{direction}: {error}") from None
         return self
 
     @field_validator("generators", "discriminators", "hidden")
     @classmethod
-    def _from_a_to_b(cls, value: Mapping[Direction, Any]) -> Mapping[Direction, Any]:
+    def _check_a2b(cls, value: Mapping[Direction, Any]) -> Mapping[Direction, Any]:
         if value and "a2b" not in value:
-            raise ValueError("there is no a2b: name what the network of that direction has")
+            raise ValueError("a2b is missing: add the value for that direction")
         return value
 
-    def text(self) -> str:
-        """As JSON, which `read_genotype` reads."""
+    def to_json(self) -> str:
+        """Return JSON text that `read_genotype` reads."""
         return self.model_dump_json(indent=1) + "\n"
 
 
 def read_genotype(path: Path) -> Genotype:
-    """The genotype in a JSON file. ValueError, naming the file, the field and the mend, where there is none."""
+    """Read the genotype in a JSON file. Raises ValueError, with the field and a hint, if it is not valid."""
     if not path.is_file():
-        raise ValueError(f"--genotype {path}: there is no such file; name the JSON file that a search wrote")
-    if path.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"--genotype {path} is no genotype: it has {path.stat().st_size} bytes, not a few thousand")
+        raise ValueError(f"--genotype {path}: file not found; name the JSON file that a search wrote")
+    if path.stat().st_size > _MAX_BYTES:
+        raise ValueError(f"--genotype {path} is not a genotype: it has {path.stat().st_size} bytes, not a few thousand")
     try:
         return Genotype.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise ValueError(f"--genotype {path} is no genotype: {_first(error)}") from None
+        raise ValueError(f"--genotype {path} is not a genotype: {_first_error(error)}") from None
 
 
-def _first(error: ValidationError) -> str:
-    """The first thing that is wrong: its field, its value and the mend."""
-    wrong = error.errors()[0]
-    place, why = ".".join(map(str, wrong["loc"])), wrong["msg"].removeprefix("Value error, ")
-    match wrong["type"]:
+def _first_error(error: ValidationError) -> str:
+    """Return the first error in words: its field, its value and a hint."""
+    details = error.errors()[0]
+    field, message = ".".join(map(str, details["loc"])), details["msg"].removeprefix("Value error, ")
+    match details["type"]:
         case "json_invalid":
-            return f"it is not JSON ({why}); name the file that a search wrote"
+            return f"it is not JSON ({message}); name the file that a search wrote"
         case "extra_forbidden":
-            return f"{place}: there is no such field; there are {', '.join(Genotype.model_fields)}"
+            return f"{field}: unknown field; choose from {', '.join(Genotype.model_fields)}"
         case "missing":
-            return f"{place} is missing; it holds the operations by direction, a2b and b2a"
+            return f"{field} is missing; it contains the operations by direction, a2b and b2a"
         case "value_error":
-            return f"{place}: {why}" if place else why
-    return f"{place}={wrong['input']!r:.60}: {why[:1].lower()}{why[1:]}" if place else f"{why[:1].lower()}{why[1:]}"
+            return f"{field}: {message}" if field else message
+    message = f"{message[:1].lower()}{message[1:]}"
+    return f"{field}={details['input']!r:.60}: {message}" if field else message

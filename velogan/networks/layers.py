@@ -19,7 +19,7 @@ INIT_GAIN = 0.02
 
 
 class InstanceNorm2d(nn.InstanceNorm2d):
-    """torch's layer with a correct gradient: on a CPU torch misreads the channels-last gradient of one image."""
+    """torch's layer with its gradient fixed: on a CPU torch misreads the channels-last gradient of a single image."""
 
     forward_kind: ClassVar[ForwardKind] = "layer"
 
@@ -31,7 +31,7 @@ class InstanceNorm2d(nn.InstanceNorm2d):
 
 
 class SyncBatchNorm(nn.SyncBatchNorm):
-    """torch's layer, also on the meta device, where it only computes shapes."""
+    """torch's layer that also works on the meta device, where it only computes shapes."""
 
     forward_kind: ClassVar[ForwardKind] = "layer"
 
@@ -42,7 +42,7 @@ class SyncBatchNorm(nn.SyncBatchNorm):
 
 
 class Stage(nn.Module):
-    """Consecutive layers, under the name that the reference implementation gives them."""
+    """Consecutive layers, called `model` as in the reference implementation."""
 
     forward_kind: ClassVar[ForwardKind] = "sequence"
 
@@ -55,7 +55,7 @@ class Stage(nn.Module):
 
 
 def norm_layer(name: NormName) -> Callable[[int], nn.Module]:
-    """The norm constructor for a channel count.
+    """Return the constructor of a norm, which takes the number of channels.
 
     `instance` is per sample, without affine weights or running statistics, as CycleGAN uses it; `instance_affine` has
     weights, and the epsilon of the Keras CycleGAN example's layer (tensorflow_addons' InstanceNormalization);
@@ -75,11 +75,11 @@ def norm_layer(name: NormName) -> Callable[[int], nn.Module]:
 
 
 def initialise(net: nn.Module, *, init: InitName = "normal", gain: float = INIT_GAIN) -> nn.Module:
-    """Fills every convolution and linear weight from `init` (bias 0) and every batch-norm weight from N(1, gain).
+    """Initialise every convolution and linear weight by `init` (bias 0) and every batch-norm weight by N(1, gain).
 
-    Weights of instance norms come from N(0, gain), as in the Keras CycleGAN example. `normal` is N(0, gain); `xavier`
-    is Xavier normal with `gain`; `kaiming` is He normal for fan-in; `orthogonal` has gain `gain`. Draws from the
-    default generator in module order. Returns `net`.
+    Weights of instance norms are drawn from N(0, gain), as in the Keras CycleGAN example. `normal` is N(0, gain);
+    `xavier` is Xavier normal with `gain`; `kaiming` is He normal for fan-in; `orthogonal` has gain `gain`. Draws from
+    the default random generator in module order. Returns `net`.
     """
     fill = {
         "normal": lambda weight: nn.init.normal_(weight, 0.0, gain),
@@ -102,12 +102,12 @@ def initialise(net: nn.Module, *, init: InitName = "normal", gain: float = INIT_
 
 
 def spectrally_normalise(net: nn.Module) -> nn.Module:
-    """Divides the weights of every convolution by their largest singular value (Miyato et al. 2018, eq. 8).
+    """Divide the weights of every convolution by their largest singular value (Miyato et al. 2018, eq. 8).
 
-    In training each call of a convolution improves the estimate of that value by one power iteration, in buffers beside
-    the weights. Initialise before: the estimate begins with some iterations. Returns `net`.
+    In training each call of a convolution improves the estimate of that value by one power iteration; its vectors are
+    buffers. Call it after `initialise`, since the first estimate is made here. Returns `net`.
 
-    Weights of the meta device, of which only the shape matters, are left: torch iterates there, too, in slow Python.
+    Weights on the meta device, of which only the shape matters, are skipped: torch would iterate in slow Python.
     """
     for layer in [module for module in net.modules() if isinstance(module, nn.Conv2d)]:
         if not layer.weight.is_meta:
@@ -116,17 +116,17 @@ def spectrally_normalise(net: nn.Module) -> nn.Module:
 
 
 class DilatedConv2d(nn.Conv2d):
-    """`nn.Conv2d` whose gradients are right on CPUs too; see `laid_out`."""
+    """`nn.Conv2d` with correct gradients on CPUs; see `contiguous_for_dilated_grad`."""
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return super()._conv_forward(*laid_out(input, weight), bias)
+        return super()._conv_forward(*contiguous_for_dilated_grad(input, weight), bias)
 
 
-def laid_out(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in a layout in which a dilated convolution of them has the right gradient.
+def contiguous_for_dilated_grad(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both in a memory layout in which torch computes a correct gradient of their dilated convolution.
 
-    On CPUs torch's gradient of the weights (2.13, bfloat16, channels-last) reads past its memory where the number of
-    input channels is no multiple of 16: NaN, or a crash (benchmarks/LOG.md).
+    On CPUs torch's gradient of the weights (2.13, bfloat16, channels-last) reads beyond its memory if the number of
+    input channels is not a multiple of 16: NaN, or a crash (benchmarks/LOG.md).
     """
     if x.device.type != "cpu" or weight.shape[1] % 16 == 0:
         return x, weight

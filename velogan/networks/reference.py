@@ -1,10 +1,10 @@
-"""Networks of the reference implementation and of CUT, recognised by the names and shapes of their weights; and back.
+"""Conversion of networks from and to the reference implementation and CUT; recognised by names and shapes of weights.
 
 CUT (contrastive-unpaired-translation) is by the same authors: its ResNets and PatchGANs are theirs with anti-aliased
-sampling, whose filters stand in the files. Files say nothing of the options that a network was made with: norm,
-dropout, width and depth are read from what is there. Not to be seen are dropout in a U-Net, which has no effect on what
-we compute; how the blocks of a resnet pad: by reflection, the default; and whether CUT's `--netD patch` cuts pictures
-into squares before its PatchGAN of 2 layers, which then looks like `n_layers`.
+sampling, whose filters are in the files. Files do not contain the options of a network: norm, dropout, width and depth
+are inferred from the weights. What cannot be inferred: dropout in a U-Net, which does not affect inference; the padding
+of a resnet's blocks, assumed to be reflection, the default; and whether CUT's `--netD patch` cuts images into squares
+before its PatchGAN of 2 layers, which looks like `n_layers`.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ _UNETS = {7: "unet_128", 8: "unet_256"}
 
 
 @dataclass(frozen=True)
-class Recognised:
-    """A network: the header that `networks.build.build_network` makes it from, and its weights."""
+class RecognisedNetwork:
+    """A network: its weights, and the header from which `networks.build.build_network` builds it."""
 
     header: dict[str, Any]
     state: dict[str, Tensor]
 
     @property
     def parameters(self) -> int:
-        """How many numbers were learned."""
+        """Number of trained parameters."""
         return sum(value.numel() for name, value in self.state.items() if not name.endswith((*_STATISTICS, _FILTER)))
 
     @property
-    def generates(self) -> bool:
+    def is_generator(self) -> bool:
         """Whether it is a generator."""
         return self.header["network"] == "generator"
 
     @property
-    def words(self) -> str:
-        """What it is: kind, depth, width, norm."""
-        return _named(self.header)
+    def description(self) -> str:
+        """The network in words: kind, depth, width, norm."""
+        return _description(self.header)
 
 
-def recognise(tensors: Mapping[str, Tensor], *, file: object) -> Recognised:
-    """The network whose weights `tensors` are. ValueError, naming the key, where there is no such network."""
+def recognise(tensors: Mapping[str, Tensor], *, file: object) -> RecognisedNetwork:
+    """Identify the network from its weights `tensors`. Raises ValueError, which names the key, if it is unknown."""
     state = _plain(tensors)
     if odd := next((name for name in state if _NAMELESS.search(name)), None):
         raise ValueError(
@@ -70,29 +70,29 @@ def recognise(tensors: Mapping[str, Tensor], *, file: object) -> Recognised:
         described = build_network(header).state_dict()
     for name in [*state, *(name for name in described if name not in state)]:
         if name not in described:
-            raise ValueError(f"{file}: unexpected key {name!r} in what otherwise looks like a {_named(header)}")
+            raise ValueError(f"{file}: unexpected key {name!r} in what otherwise looks like a {_description(header)}")
         if name not in state and name.endswith("num_batches_tracked"):  # older than torch 0.4.1
             state[name] = torch.zeros((), dtype=torch.long)
         elif name not in state:
-            raise ValueError(f"{file}: the key {name!r} is missing for a {_named(header)}")
+            raise ValueError(f"{file}: the key {name!r} is missing for a {_description(header)}")
         found, told = tuple(state[name].shape), tuple(described[name].shape)
         if found != told:
-            raise ValueError(f"{file}: the key {name!r} has the shape {found}, and {told} in a {_named(header)}")
-    return Recognised(header, {name: state[name] for name in described})
+            raise ValueError(f"{file}: the key {name!r} has the shape {found}, and {told} in a {_description(header)}")
+    return RecognisedNetwork(header, {name: state[name] for name in described})
 
 
-def to_reference(network: Recognised) -> dict[str, Tensor]:
-    """The weights under the reference's names. ValueError, naming the field, where it has no such network."""
-    options(network.header)
+def to_reference(network: RecognisedNetwork) -> dict[str, Tensor]:
+    """Return the weights with the reference's names. Raises ValueError, with the field, if it has no such network."""
+    reference_flags(network.header)
     pixel = network.header["config"]["network"] == "pixel"
     return {name.replace("model.", "net.", 1) if pixel else name: value for name, value in network.state.items()}
 
 
-def by_picture(network: Recognised) -> Recognised:
-    """A network with batch norm as it computes in training mode, one picture at a time: instance norm with weights.
+def to_instance_norm(network: RecognisedNetwork) -> RecognisedNetwork:
+    """Replace batch norms by affine instance norms, which equal batch norm on single images in training mode.
 
-    Ours adds a hundred times batch norm's epsilon to the variance; so the convolution before each norm becomes ten
-    times as large, which the norm divides away.
+    `instance_affine` has a hundred times the epsilon of batch norm, so the convolution before each norm is multiplied
+    by ten, which the norm divides out.
     """
     norms = {name.removesuffix(".running_mean") for name in network.state if name.endswith(".running_mean")}
     state = {name: value for name, value in network.state.items() if not name.endswith(_STATISTICS)}
@@ -100,12 +100,14 @@ def by_picture(network: Recognised) -> Recognised:
         layers, _, place = norm.rpartition(".")
         state[f"{layers}.{int(place) - 1}.weight"] = state[f"{layers}.{int(place) - 1}.weight"] * 10
     header = {**network.header, "config": {**network.header["config"], "norm": "instance_affine"}}
-    return Recognised(header, state)
+    return RecognisedNetwork(header, state)
 
 
-def options(header: Mapping[str, Any]) -> list[str]:
-    """The flags of the reference implementation that make the network; CUT's where it is anti-aliased. ValueError where
-    none do."""
+def reference_flags(header: Mapping[str, Any]) -> list[str]:
+    """Return the flags that build the network in the reference implementation, or in CUT if it is anti-aliased.
+
+    Raises ValueError if no flags do.
+    """
     kind, config = header["network"], header.get("config", {})
     generates = kind == "generator"
     if kind not in ("generator", "discriminator"):
@@ -148,7 +150,7 @@ _NORMS = ("instance", "batch", "sync_batch", "none")
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without wrappers' prefixes, in float32, and without the running statistics that instance norm once kept."""
+    """Return the weights without wrappers' prefixes, in float32, without running statistics of old instance norms."""
     state = dict(tensors)
     while wrapper := next((one for one in _WRAPPERS if all(name.startswith(one) for name in state)), None):
         state = {name.removeprefix(wrapper): value for name, value in state.items()}
@@ -164,7 +166,7 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _header(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The header of the network that the first convolution and the names speak of."""
+    """Infer the header of the network from its first convolution and the names."""
     if _size(state, "model.1.weight") == (7, 7):
         return _resnet(state)
     if "model.model.0.weight" in state:
@@ -244,14 +246,14 @@ def _discriminator(config: DiscriminatorConfig, in_channels: int) -> dict[str, A
 
 
 def _norm(state: Mapping[str, Tensor], convolution: str, norm: str) -> Any:
-    """The norm behind a convolution: one with statistics of its own, or one that leaves the bias a place, or none."""
+    """Infer the norm after a convolution: batch has running statistics, instance norm leaves the bias in place."""
     if f"{norm}.running_mean" in state:
         return "batch"
     return "instance" if f"{convolution}.bias" in state else "none"
 
 
 def _size(state: Mapping[str, Tensor], name: str) -> tuple[int, ...]:
-    """Height and width of a convolution's kernel; nothing where there is no such convolution."""
+    """Return height and width of a convolution's kernel; empty if there is no such convolution."""
     return tuple(state[name].shape[2:]) if name in state and state[name].ndim == 4 else ()
 
 
@@ -260,8 +262,8 @@ def _last_convolution(state: Mapping[str, Tensor]) -> Tensor:
     return state[numbered[max(n for n, name in numbered.items() if state[name].ndim == 4)]]
 
 
-def _named(header: Mapping[str, Any]) -> str:
-    """The network in words."""
+def _description(header: Mapping[str, Any]) -> str:
+    """Describe the network in words."""
     config = header["config"]
     depth = {"resnet": f" of {config.get('blocks')} blocks", "n_layers": f" of {config.get('layers')} layers"}
     more = ", dropout" if config.get("dropout") else ""

@@ -1,4 +1,4 @@
-"""A small network that tells the class of each pixel."""
+"""A small semantic segmentation network."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from velogan.networks.generators import Generator, GeneratorConfig, build_genera
 
 
 def build_segmenter(*, in_channels: int, classes: int, channels: int) -> Generator:
-    """Images `(B, in_channels, H, W)` in [-1, 1] to logits `(B, classes, H, W)`; sides must be divisible by 4.
+    """Build a network from images `(B, in_channels, H, W)` in [-1, 1] to logits `(B, classes, H, W)`.
 
-    A generator of three residual blocks and so many `channels`, without the last tanh.
+    It is a generator of three residual blocks with `channels` feature maps after its first convolution, without the
+    final tanh. Sides must be divisible by 4.
     """
     config = GeneratorConfig(blocks=3, channels=channels)
-    whole = build_generator(config, in_channels=in_channels, out_channels=classes)
-    assert isinstance(whole, Generator)
-    *layers, _ = whole.model.children()
+    generator = build_generator(config, in_channels=in_channels, out_channels=classes)
+    assert isinstance(generator, Generator)
+    *layers, _ = generator.model.children()
     return Generator(nn.Sequential(*layers), multiple=config.multiple)

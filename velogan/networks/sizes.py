@@ -1,4 +1,4 @@
-"""How large networks are: parameters, bytes and multiplications; and the width at which two sizes are equal."""
+"""Sizes of generators: parameters, bytes and multiply-accumulates (MACs); and widths at which two sizes are equal."""
 
 from __future__ import annotations
 
@@ -11,135 +11,144 @@ from torch import nn
 
 from velogan.networks.generators import GeneratorConfig, build_generator
 
-FLOAT32 = 4
-"""Bytes of a weight, and of its gradient."""
+BYTES_PER_WEIGHT = 4
+"""Bytes of a float32 weight, and of its gradient."""
 
-MATCHES = 0.01
-"""Sizes that differ by no more than this share count as equal."""
+SIZE_TOLERANCE = 0.01
+"""Maximum relative difference of sizes that count as equal."""
 
 
 @dataclass(frozen=True)
-class Size:
-    """Of one network: `macs` are multiplications and additions of its convolutions for one image of 256x256."""
+class NetworkSize:
+    """The size of one network; `macs`: multiply-accumulates of its convolutions for one image."""
 
     parameters: int
     macs: int
 
     @property
     def bytes(self) -> int:
-        """Of its weights in float32."""
-        return FLOAT32 * self.parameters
+        """Bytes of its weights in float32."""
+        return BYTES_PER_WEIGHT * self.parameters
 
 
-def size(config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3, side: int = 256) -> Size:
-    """The size of a generator, on an image of `side` x `side`. Nothing is allocated or computed."""
+def network_size(
+    config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3, side: int = 256
+) -> NetworkSize:
+    """Return the size of a generator, with MACs for an image of `side` x `side`; computed on the meta device."""
     with torch.device("meta"):
         net = build_generator(config, in_channels=in_channels, out_channels=out_channels)
-        multiplied = macs(net, torch.empty(1, in_channels, side, side))
-    return Size(parameters(net), multiplied)
+        macs = count_macs(net, torch.empty(1, in_channels, side, side))
+    return NetworkSize(count_parameters(net), macs)
 
 
-def parameters(net: nn.Module) -> int:
-    """The weights and biases of a network."""
+def count_parameters(net: nn.Module) -> int:
+    """Return the number of weights and biases of a network."""
     return sum(parameter.numel() for parameter in net.parameters())
 
 
 @torch.no_grad()
-def macs(net: nn.Module, images: torch.Tensor) -> int:
-    """The multiplications of a network's convolutions on `images`.
+def count_macs(net: nn.Module, images: torch.Tensor) -> int:
+    """Return the multiply-accumulates of a network's convolutions on `images`.
 
-    A convolution multiplies each tap with each pixel of its result, a transposed one with each of its input. Blurs, a
-    hundredth of their neighbours, are left out.
+    A convolution multiplies each weight with each pixel of its output, a transposed one with each of its input. Blurs,
+    a hundredth of their neighbours, are not counted.
     """
-    found: list[int] = []
+    macs: list[int] = []
 
-    def see(layer: nn.Module, inputs: Any, result: torch.Tensor) -> None:
+    def record(layer: nn.Module, inputs: Any, output: torch.Tensor) -> None:
         assert isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))
-        seen = inputs[0] if isinstance(layer, nn.ConvTranspose2d) else result
-        found.append(len(seen) * seen.shape[2:].numel() * layer.weight.numel())
+        pixels = inputs[0] if isinstance(layer, nn.ConvTranspose2d) else output
+        macs.append(len(pixels) * pixels.shape[2:].numel() * layer.weight.numel())
 
     for layer in net.modules():
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)):
-            layer.register_forward_hook(see)
+            layer.register_forward_hook(record)
     net.eval()(images)
-    return sum(found)
+    return sum(macs)
 
 
-def reference(name: str) -> GeneratorConfig:
-    """The CycleGAN generator called C32 or C64: a ResNet-9 with so many feature maps after its first convolution."""
+def reference_config(name: str) -> GeneratorConfig:
+    """Return the CycleGAN generator that `name` describes: C64 is a ResNet-9 of 64 maps after its first convolution.
+
+    Raises ValueError if `name` is not C and a width.
+    """
     if not (name[:1] in ("C", "c") and name[1:].isdigit() and 1 <= int(name[1:]) <= 4096):
         raise ValueError(f"--match-size {name:.40}: write C and the width of a ResNet-9, for example C64")
     return GeneratorConfig(channels=int(name[1:]))
 
 
-def matched(
-    generators: Sequence[GeneratorConfig], to: GeneratorConfig, *, channels: Sequence[tuple[int, int]] = ()
+def widths_matching(
+    generators: Sequence[GeneratorConfig], target: GeneratorConfig, *, channels: Sequence[tuple[int, int]] = ()
 ) -> tuple[int, ...]:
-    """The widths `channels` at which `generators` have, in all, the bytes of as many generators `to`, within 1 %.
+    """Return the widths at which `generators` match the total size of the same number of `target` generators.
 
-    All have the same width, as in the paper, where one is within 1 %; else some at the end of the row are one wider.
-    `channels` are those of the images in and out. ValueError where no width is near enough.
+    All widths are equal, as in the paper, if that matches within 1 %; else the last few are larger by one.
+    `channels`: those of input and output images, for each generator. Default: 3 and 3.
+    Raises ValueError if no widths match within 1 %.
     """
-    ends = list(channels) or [(3, 3)] * len(generators)
-    target = sum(_bytes(to, one) for one in ends)
+    channels = list(channels) or [(3, 3)] * len(generators)
+    target_bytes = sum(_bytes(target, in_and_out) for in_and_out in channels)
 
-    def total(widths: Sequence[int]) -> int:
+    def total_bytes(widths: Sequence[int]) -> int:
         return sum(
-            _bytes(config.model_copy(update={"channels": width}), one)
-            for config, width, one in zip(generators, widths, ends)
+            _bytes(config.model_copy(update={"channels": width}), in_and_out)
+            for config, width, in_and_out in zip(generators, widths, channels)
         )
 
-    def off(widths: list[int]) -> float:
-        return abs(total(widths) / target - 1)
+    def relative_error(widths: list[int]) -> float:
+        return abs(total_bytes(widths) / target_bytes - 1)
 
-    low = _last(lambda width: total([width] * len(generators)) <= target)
-    all_equal = [[width] * len(generators) for width in (max(low, 1), low + 1)]
-    same = min(all_equal, key=off)
-    if off(same) <= MATCHES:
-        return tuple(same)
-    uneven = [[low] * count + [low + 1] * (len(generators) - count) for count in range(1, len(generators))]
-    best = min([same, *uneven] if low else [same], key=off)
-    if off(best) > MATCHES:
+    low = _largest_true(lambda width: total_bytes([width] * len(generators)) <= target_bytes)
+    equal_widths = [[width] * len(generators) for width in (max(low, 1), low + 1)]
+    best_equal = min(equal_widths, key=relative_error)
+    if relative_error(best_equal) <= SIZE_TOLERANCE:
+        return tuple(best_equal)
+    unequal_widths = [[low] * count + [low + 1] * (len(generators) - count) for count in range(1, len(generators))]
+    best = min([best_equal, *unequal_widths] if low else [best_equal], key=relative_error)
+    if relative_error(best) > SIZE_TOLERANCE:
         raise ValueError(
-            f"--match-size: {target:,} bytes are between the sizes of these generators at widths {low} and {low + 1}, "
-            f"and the nearest differs by {100 * off(best):.1f} %: match a larger size, or set --hidden {best[0]}"
+            f"--match-size: {target_bytes:,} bytes are between the sizes of these generators at widths {low} and "
+            f"{low + 1}, and the nearest differs by {100 * relative_error(best):.1f} %: match a larger size, or set "
+            f"--hidden {best[0]}"
         )
     return tuple(best)
 
 
-def nearest_width(config: GeneratorConfig, to: GeneratorConfig, *, channels: tuple[int, int]) -> int:
-    """The width at which a generator's bytes are nearest to those of `to`; `channels` are those of the images."""
+def nearest_width(config: GeneratorConfig, target: GeneratorConfig, *, channels: tuple[int, int]) -> int:
+    """Return the width at which a generator's size is nearest to `target`; `channels`: of input and output images."""
 
-    def made(width: int) -> int:
+    def bytes_of(width: int) -> int:
         return _bytes(config.model_copy(update={"channels": width}), channels)
 
-    target = _bytes(to, channels)
-    low = max(1, _last(lambda width: made(width) <= target))
-    return min((low, low + 1), key=lambda width: abs(made(width) - target))
+    target_bytes = _bytes(target, channels)
+    low = max(1, _largest_true(lambda width: bytes_of(width) <= target_bytes))
+    return min((low, low + 1), key=lambda width: abs(bytes_of(width) - target_bytes))
 
 
-def _bytes(config: GeneratorConfig, ends: tuple[int, int]) -> int:
+def _bytes(config: GeneratorConfig, channels: tuple[int, int]) -> int:
     with torch.device("meta"):
-        return FLOAT32 * parameters(build_generator(config, in_channels=ends[0], out_channels=ends[1]))
+        return BYTES_PER_WEIGHT * count_parameters(
+            build_generator(config, in_channels=channels[0], out_channels=channels[1])
+        )
 
 
-def _last(holds: Callable[[int], bool], most: int = 4095) -> int:
-    """The largest number from 1 to `most` for which `holds`, which holds up to some number; 0 if for none."""
-    low, high = 0, most + 1
+def _largest_true(condition: Callable[[int], bool], maximum: int = 4095) -> int:
+    """Return the largest number from 1 to `maximum` that meets a monotonic `condition`; 0 if none does."""
+    low, high = 0, maximum + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
+        low, high = (middle, high) if condition(middle) else (low, middle)
     return low
 
 
-def table(sizes: Sequence[Size], names: Sequence[str], *, side: int = 256) -> str:
+def size_table(sizes: Sequence[NetworkSize], names: Sequence[str], *, side: int = 256) -> str:
     """Parameters, MACs and bytes of each generator, and the asymmetry: how many times the last is the first's size.
 
     MACs are those of one picture of `side` x `side`.
     """
 
     def line(name: str, parameters: int, macs: int) -> str:
-        return f"{name:<10} {parameters:>12,} {macs / 1e9:>8.2f} G {FLOAT32 * parameters / 1e6:>9.3f} MB"
+        return f"{name:<10} {parameters:>12,} {macs / 1e9:>8.2f} G {BYTES_PER_WEIGHT * parameters / 1e6:>9.3f} MB"
 
     lines = [f"{'generator':<10} {'parameters':>12} {'MACs':>10} {'bytes':>12}"]
     lines += [line(name, one.parameters, one.macs) for name, one in zip(names, sizes)]

@@ -1,6 +1,6 @@
-"""A generator in stages, so that a loss sees features on the way; and the heads by which it compares them.
+"""Intermediate features of a generator for a contrastive loss, and the heads that project them.
 
-As "Contrastive Learning for Unpaired Image-to-Image Translation" (Park et al. 2020) has it.
+As in "Contrastive Learning for Unpaired Image-to-Image Translation" (Park et al. 2020).
 """
 
 from __future__ import annotations
@@ -14,68 +14,70 @@ from torch import Tensor, nn
 from velogan.networks.generators import split
 from velogan.networks.layers import Stage, initialise
 
-HEAD = 256
-"""Features of a patch behind a head (a two-layer MLP of 256 units)."""
+HEAD_FEATURES = 256
+"""Output features of a head (a two-layer MLP of 256 units)."""
 
 
-class Tapped(nn.Module):
-    """The first part of a generator: `(B, C, H, W)` to what each of its consecutive stages gives, the last one last."""
+class FeatureEncoder(nn.Module):
+    """The first part of a generator, from images `(B, C, H, W)` to the outputs of its consecutive stages, in order."""
 
     def __init__(self, stages: Sequence[nn.Module]):
         super().__init__()
         self.stages = nn.ModuleList(stages)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        seen: list[Tensor] = []
+        features: list[Tensor] = []
         for stage in self.stages:
             x = stage(x)
-            seen.append(x)
-        return tuple(seen)
+            features.append(x)
+        return tuple(features)
 
     @property
     def widths(self) -> list[int]:
-        """Channels of what each stage gives."""
+        """Channels of the output of each stage."""
         return [[x for x in stage.modules() if isinstance(x, nn.Conv2d)][-1].out_channels for stage in self.stages]
 
-    def map_parts(self, other: Callable[[nn.Module], nn.Module]) -> Tapped:
-        """The same stages, over the same weights, each replaced by `other(stage)`."""
-        return Tapped([other(stage) for stage in self.stages])
+    def map_parts(self, function: Callable[[nn.Module], nn.Module]) -> FeatureEncoder:
+        """Return the encoder, over the same weights, with each stage replaced by `function(stage)`."""
+        return FeatureEncoder([function(stage) for stage in self.stages])
 
 
-def tapped(net: nn.Module) -> tuple[Tapped, Stage]:
-    """A resnet `Generator` in two parts over its weights: up to its middle block, with taps, and what follows.
+def split_for_features(net: nn.Module) -> tuple[FeatureEncoder, Stage]:
+    """Split a resnet `Generator` into a feature encoder up to its middle block, and the rest, over its weights.
 
-    Taps are, as in the paper, the convolutions that halve the sides, the first block and, of nine, the
-    fifth; of fewer blocks, the one in the middle.
+    Features are, as in the paper, the outputs of the strided convolutions, of the first block and, of nine blocks, of
+    the fifth; of fewer blocks, of the middle one.
     """
     encoder, blocks, decoder = (list(stage.model.named_children()) for stage in split(net))
-    layers, first = [*encoder, *blocks, *decoder], len(encoder)
-    _, *halving = (place for place, (_, layer) in enumerate(encoder, start=1) if isinstance(layer, nn.Conv2d))
-    places = [*halving, *sorted({first + min(1, len(blocks)), first + min(len(blocks) // 2 + 1, len(blocks))})]
-    stages = [OrderedDict(layers[begin:end]) for begin, end in zip([0, *places], [*places, None])]
-    *before, behind = [Stage(nn.Sequential(part)) for part in stages]
-    return Tapped(before), behind
+    layers, first_block = [*encoder, *blocks, *decoder], len(encoder)
+    _, *strided = (end for end, (_, layer) in enumerate(encoder, start=1) if isinstance(layer, nn.Conv2d))
+    block_ends = {first_block + min(1, len(blocks)), first_block + min(len(blocks) // 2 + 1, len(blocks))}
+    ends = [*strided, *sorted(block_ends)]
+    stages = [OrderedDict(layers[start:end]) for start, end in zip([0, *ends], [*ends, None])]
+    *feature_stages, rest = [Stage(nn.Sequential(stage)) for stage in stages]
+    return FeatureEncoder(feature_stages), rest
 
 
 class PatchHeads(nn.Module):
-    """A small head for each tap: features of patches `(B, n, widths[i])` to such of length one, `(B, n, HEAD)`."""
+    """A small MLP per feature map, from patches `(B, n, widths[i])` to unit vectors `(B, n, HEAD_FEATURES)`."""
 
     def __init__(self, widths: Sequence[int]):
         super().__init__()
         self.heads = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, HEAD), nn.ReLU(), nn.Linear(HEAD, HEAD)) for width in widths
+            nn.Sequential(nn.Linear(width, HEAD_FEATURES), nn.ReLU(), nn.Linear(HEAD_FEATURES, HEAD_FEATURES))
+            for width in widths
         )
         initialise(self)
 
     def forward(self, patches: Sequence[Tensor]) -> list[Tensor]:
-        return [_of_length_one(head(part)) for head, part in zip(self.heads, patches, strict=True)]
+        return [_normalise(head(features)) for head, features in zip(self.heads, patches, strict=True)]
 
-    def map_parts(self, other: Callable[[nn.Module], nn.Module]) -> PatchHeads:
-        """Itself: it is no network of images."""
+    def map_parts(self, function: Callable[[nn.Module], nn.Module]) -> PatchHeads:
+        """Return self: the heads operate on patches, so there is nothing to accelerate."""
         return self
 
 
-def _of_length_one(x: Tensor) -> Tensor:
-    """Each vector of `x`, `(..., C)`, divided by its length, in float32; one of nearly no length stays short."""
+def _normalise(x: Tensor) -> Tensor:
+    """Divide each vector of `x`, `(..., C)`, by its length, in float32; vectors of nearly zero length stay short."""
     x = x.float()
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-8)

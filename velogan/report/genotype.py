@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from velogan.networks.cells import GEOMETRY, Kind, discriminator_kinds, generator_kinds
+from velogan.networks.cells import CONVOLUTION_GEOMETRY, Kind, discriminator_kinds, generator_kinds
 from velogan.networks.genotype import Genotype
 from velogan.report.plots import Drawing, estimate_text_width
 from velogan.types import Direction
@@ -22,7 +22,7 @@ _BAR, _LONGEST = 46, 130
 """Position of an operation in its cell, and the length of the bar of the largest kernel."""
 
 _STEP, _DOT = 2.6, 2.0
-_MAX_TAPS = max(geometry.kernel for geometry in GEOMETRY.values()) ** 2
+_MAX_TAPS = max(geometry.kernel for geometry in CONVOLUTION_GEOMETRY.values()) ** 2
 
 
 class Cell(NamedTuple):
@@ -37,7 +37,7 @@ def count_taps(operation: str) -> int:
     """Return the number of weights between two channels; an operation without a kernel has a 1x1 convolution."""
     if operation == "transposed3":
         return 9
-    return GEOMETRY[operation].kernel ** 2 if operation in GEOMETRY else 1
+    return CONVOLUTION_GEOMETRY[operation].kernel ** 2 if operation in CONVOLUTION_GEOMETRY else 1
 
 
 def colour_class(operation: str) -> str:
@@ -208,7 +208,7 @@ def _draw_operation(drawing: Drawing, x: float, y: float, name: str) -> None:
 def _draw_glyph(drawing: Drawing, x: float, y: float, name: str) -> None:
     """Draw the taps of a kernel around (x, y); four pixels for an operation without a kernel."""
     if count_taps(name) > 1:
-        kernel, dilation, _ = GEOMETRY.get(name) or GEOMETRY["conv3"]
+        kernel, dilation, _ = CONVOLUTION_GEOMETRY.get(name) or CONVOLUTION_GEOMETRY["conv3"]
         step = _STEP * dilation
         start = step * (kernel - 1) / 2
         drawing.dot_grid(x - start, y - start, step, kernel, kernel, css_class=colour_class(name), side=_DOT)

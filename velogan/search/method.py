@@ -24,7 +24,7 @@ from velogan.methods.base import Make, Method, Role, Spec, Views, ends
 from velogan.methods.capabilities import TakesTrained, ToldByDomain, TrainedGenerator, capability
 from velogan.methods.judged import sum_of
 from velogan.networks.build import Networks
-from velogan.networks.cells import discriminator_kinds, hand_made
+from velogan.networks.cells import default_operations, discriminator_kinds
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
@@ -188,7 +188,7 @@ class Searched(Method):
                 operations[direction] = config.chosen
             elif derived:
                 longest = max(derived, key=len)
-                default = hand_made(discriminator_kinds(config.space), space=config.space, discriminator=True)
+                default = default_operations(discriminator_kinds(config.space), space=config.space, discriminator=True)
                 operations[direction] = default[: len(default) - len(longest)] + longest
         return operations
 

@@ -54,7 +54,7 @@ class ArchitectureRecorder:
                 file.write(_line({"images": images, "shares": _rounded(self._shares())}).encode())
         genotype = self._genotype()
         provenance = {**genotype.provenance, "images": images, **self._provenance}
-        write_text(self._genotype_file, genotype.model_copy(update={"provenance": provenance}).text())
+        write_text(self._genotype_file, genotype.model_copy(update={"provenance": provenance}).to_json())
 
 
 def _rounded(shares: Shares) -> dict[str, dict[str, dict[str, float]]]:

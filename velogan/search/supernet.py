@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from velogan.networks.build import Networks
-from velogan.networks.cells import GEOMETRY, Fill, Kind, Slot, choices, operation
+from velogan.networks.cells import CONVOLUTION_GEOMETRY, FillSlot, Kind, Slot, build_operation, operation_names
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
-from velogan.networks.layers import laid_out
+from velogan.networks.layers import contiguous_for_dilated_grad
 from velogan.types import Composed, ForwardKind
 
 Convolve = Callable[..., Tensor]
@@ -32,7 +32,7 @@ class Supernets(Networks):
     """Builds supernets where a method asks for generators and discriminators of cells; see `methods.base.Make`."""
 
     def __init__(self, *, merged: bool = True):
-        self._fill: Fill = lambda slot: Mixed(slot, merged=merged)
+        self._fill: FillSlot = lambda slot: Mixed(slot, merged=merged)
 
     def generator(self, config: GeneratorConfig, **channels: int) -> nn.Module:  # pyright: ignore[reportIncompatibleMethodOverride]
         return build_generator(config, **channels, fill=self._fill)
@@ -56,7 +56,9 @@ class Mixed(nn.Module):
         super().__init__()
         self.kind: Kind = slot.kind
         self.merged = merged
-        self.candidates = nn.ModuleDict({name: operation(name, slot) for name in choices(slot.kind, slot.space)})
+        self.candidates = nn.ModuleDict(
+            {name: build_operation(name, slot) for name in operation_names(slot.kind, slot.space)}
+        )
         self.alpha = nn.Parameter(START * torch.randn(len(self.candidates)))
         self.architecture: tuple[Architecture] | None = None  # in a tuple, so that it is not registered here
 
@@ -162,7 +164,7 @@ def _layer(net: nn.Module) -> _Layer:
 def _halved(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
     """Kind e. The dilated 5x5 sees every second pixel only; the average of 2x2 pixels is a convolution too."""
     names = [name for name in layers if name in _DENSE]
-    reach = max(GEOMETRY[name].before for name in names)
+    reach = max(CONVOLUTION_GEOMETRY[name].before for name in names)
     taps = [_Kernel(layers[name].weight, shares[name], _place(name, reach)) for name in names]
     taps.append(_Kernel(layers["avg_pool"].weight, shares["avg_pool"] / 4, slice(reach, reach + 2)))
     dense = F.conv2d(x, _summed(taps, reach), _bias(layers, shares, but="max_pool"), stride=2, padding=reach)
@@ -172,13 +174,13 @@ def _halved(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
 
 def _kept(x: Tensor, layers: _Layers, shares: _Shares, convolve: Convolve) -> Tensor:
     """Kind r."""
-    reach, bias = GEOMETRY["dilated5"].before, _bias(layers, shares)
+    reach, bias = CONVOLUTION_GEOMETRY["dilated5"].before, _bias(layers, shares)
     x = F.pad(x, (reach,) * 4, mode="reflect")
-    inner = GEOMETRY["conv7"].before
-    names = [name for name in layers if GEOMETRY[name].before <= inner]
+    inner = CONVOLUTION_GEOMETRY["conv7"].before
+    names = [name for name in layers if CONVOLUTION_GEOMETRY[name].before <= inner]
     taps = [_Kernel(layers[name].weight, shares[name], _place(name, inner)) for name in names]
     near = convolve(x[:, :, 1:-1, 1:-1], _summed(taps, inner), bias)
-    return near + convolve(*laid_out(x, shares["dilated5"] * layers["dilated5"].weight), dilation=2)
+    return near + convolve(*contiguous_for_dilated_grad(x, shares["dilated5"] * layers["dilated5"].weight), dilation=2)
 
 
 def _doubled(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
@@ -191,12 +193,12 @@ def _doubled(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
 
 
 _MERGED: dict[Kind, Callable[[Tensor, _Layers, _Shares], Tensor]] = {"e": _halved, "d": _doubled}
-_DENSE = tuple(name for name in GEOMETRY if name != "dilated5")
+_DENSE = tuple(name for name in CONVOLUTION_GEOMETRY if name != "dilated5")
 
 
 def _place(name: str, reach: int) -> slice:
     """Where a kernel's taps lie in one that reaches `reach` pixels to each side."""
-    taps, dilation, before = GEOMETRY[name]
+    taps, dilation, before = CONVOLUTION_GEOMETRY[name]
     return slice(reach - before, reach - before + (taps - 1) * dilation + 1, dilation)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from velogan.data.sets.pair import Data
 from velogan.interchange.hub import resolve_model_path
 from velogan.methods.base import Method, Role, Spec, ends
-from velogan.networks.reference import Recognised
+from velogan.networks.reference import RecognisedNetwork
 from velogan.translate.weights import load_networks
 from velogan.types import GENERATOR_FILES, Direction, Nets
 
@@ -64,7 +64,7 @@ def _judged(role: Role, data: Data) -> dict[str, Any]:
     return judged
 
 
-def starting(start: Path) -> dict[str, Recognised]:
+def starting(start: Path) -> dict[str, RecognisedNetwork]:
     """The networks by role that a run begins with. ValueError where there are none."""
     try:
         return load_networks(resolve_model_path(start))
@@ -73,7 +73,7 @@ def starting(start: Path) -> dict[str, Recognised]:
 
 
 def begin(
-    method: Method, spec: Spec, roles: Mapping[str, Role], *, found: Mapping[str, Recognised], start: Path
+    method: Method, spec: Spec, roles: Mapping[str, Role], *, found: Mapping[str, RecognisedNetwork], start: Path
 ) -> str:
     """Gives the networks of `roles` the weights that were `found` in `start`, and says which.
 
@@ -107,7 +107,7 @@ def begin(
     return "; ".join(parts)
 
 
-def _misfit(net: nn.Module, header: Mapping[str, Any], found: Recognised) -> str:
+def _misfit(net: nn.Module, header: Mapping[str, Any], found: RecognisedNetwork) -> str:
     """What is another, with the mend; empty where the weights fit."""
     shapes, given = ({name: value.shape for name, value in of.items()} for of in (net.state_dict(), found.state))
     equal = shapes == given

@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 
 from velogan.networks.pickles import read_tensors
-from velogan.networks.reference import Recognised, recognise
+from velogan.networks.reference import RecognisedNetwork, recognise
 from velogan.store.checkpoint import find_checkpoint, list_checkpoints, load_weights
 
 _FILE = re.compile(r"(?P<epoch>latest|\d+)_net_(?P<role>[GD](?:_[AB])?)\.pth")
 
 
-def load_networks(path: Path) -> dict[str, Recognised]:
+def load_networks(path: Path) -> dict[str, RecognisedNetwork]:
     """Return networks by role (G_A, D_B): the raw ones of a run's last checkpoint, or those of the reference's files.
 
     Raises ValueError if there are none.
@@ -23,21 +23,21 @@ def load_networks(path: Path) -> dict[str, Recognised]:
         folder = path if (path / "manifest.json").is_file() else find_checkpoint(path)
         names = [file for file in sorted(folder.glob("*.safetensors")) if file.stem.isidentifier()]
         loaded = [load_weights(file) for file in names if file.stem != "state"]
-        return {str(header.get("role")): Recognised(header, state) for header, state in loaded}
+        return {str(header.get("role")): RecognisedNetwork(header, state) for header, state in loaded}
     if path.suffix == ".safetensors":
         header, state = load_weights(path)
-        return {str(header.get("role")): Recognised(header, state)}
+        return {str(header.get("role")): RecognisedNetwork(header, state)}
     return load_reference_folder(path) if path.is_dir() else load_reference_file(path)
 
 
-def load_reference_file(file: Path) -> dict[str, Recognised]:
+def load_reference_file(file: Path) -> dict[str, RecognisedNetwork]:
     """Return the network of a file of the reference implementation; its direction is a2b unless its name says b2a."""
     network = recognise(read_tensors(file), file=file)
     is_b = re.search(r"[GD]_B\.pth$", file.name) is not None
-    return {f"{'G' if network.generates else 'D'}_{'B' if is_b else 'A'}": network}
+    return {f"{'G' if network.is_generator else 'D'}_{'B' if is_b else 'A'}": network}
 
 
-def load_reference_folder(folder: Path) -> dict[str, Recognised]:
+def load_reference_folder(folder: Path) -> dict[str, RecognisedNetwork]:
     """Return the networks of the reference's folder `checkpoints/NAME`: the `latest`, else those of the last epoch.
 
     A single generator (`latest_net_G.pth`) has the direction a2b. Raises ValueError if there are no networks.
@@ -46,11 +46,11 @@ def load_reference_folder(folder: Path) -> dict[str, Recognised]:
     if not matches:
         raise ValueError(f"{folder} contains no EPOCH_net_G_A.pth or latest_net_G.pth: name a folder checkpoints/NAME")
     chosen = max({match["epoch"] for match in matches}, key=lambda epoch: 10**9 if epoch == "latest" else int(epoch))
-    networks: dict[str, Recognised] = {}
+    networks: dict[str, RecognisedNetwork] = {}
     for role in sorted(match["role"] for match in matches if match["epoch"] == chosen):
         file = folder / f"{chosen}_net_{role}.pth"
         network = recognise(read_tensors(file), file=file)
-        if network.generates is not role.startswith("G"):
+        if network.is_generator is not role.startswith("G"):
             raise ValueError(f"{file} contains a {network.header['network']}, but its name says otherwise: rename it")
         networks[role if "_" in role else f"{role}_A"] = network
     return networks
