@@ -27,7 +27,7 @@ class ProjectedDiscriminator(nn.Module):
 
     The features are not part of the weights: all discriminators of a process share them (`pretrained.frozen_features`).
     The weights contain the features' fingerprint, and are rejected if it differs. The features get C channels as
-    `pretrained.in_three` makes three of them; `patch` sees all.
+    `pretrained.to_three_channels` converts them; `patch` gets all.
     """
 
     def __init__(self, features: str, *, width: int, size: int | None = None, patch: nn.Module | None = None):
