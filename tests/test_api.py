@@ -166,7 +166,7 @@ def test_names_that_are_none_are_told(model: velogan.Model, tmp_path: Path):
     wrong: Any = "foo"
     with pytest.raises(ValueError, match="direction=foo: choose a2b or b2a"):
         velogan.load(tmp_path / "run", direction=wrong)
-    with pytest.raises(ValueError, match="config='foo' is no configuration: give velogan"):
+    with pytest.raises(ValueError, match="config='foo' is not a Config: pass velogan"):
         velogan.train(wrong, tmp_path / "other")
     with pytest.raises(ValueError, match="format=foo: choose onnx, torch"):
         velogan.export(tmp_path / "run", tmp_path / "file", format=wrong)

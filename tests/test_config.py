@@ -69,7 +69,7 @@ def test_all_wrong_fields_are_named_at_once():
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("- a\n- b\n", "holds no configuration"), ("a: [", "in plain YAML"), ("", "holds no configuration")],
+    [("- a\n- b\n", "is not a configuration"), ("a: [", "in plain YAML"), ("", "is not a configuration")],
 )
 def test_other_files_are_refused(content: str, message: str, tmp_path: Path):
     (tmp_path / "file.yaml").write_text(content)

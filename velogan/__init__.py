@@ -1,4 +1,4 @@
-"""velogan: unpaired image-to-image translation, trained fast and judged honestly."""
+"""velogan: unpaired image-to-image translation with fast training and reproducible evaluation."""
 
 import os
 from importlib import import_module
@@ -39,11 +39,11 @@ __all__ = [
     "read_config",
     "train",
 ]
-"""The names that stay (docs/python.md). Whatever else the package holds may change from version to version."""
+"""The public API (docs/python.md). Anything else may change between versions."""
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what a name needs when it is first asked for: `import velogan` alone stays light."""
+    """Import a public name at its first use, so that `import velogan` itself does not import torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module("velogan.api"), name)

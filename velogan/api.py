@@ -1,4 +1,4 @@
-"""velogan from Python: the public names, which `import velogan` has, too (docs/python.md)."""
+"""The public Python API, also available as attributes of `velogan` (docs/python.md)."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ PathLike = str | Path
 
 
 def preset(name: str = RECOMMENDED) -> Config:
-    """The configuration of this name; `Config.change` replaces fields. ValueError for another name.
+    """Return the configuration of a preset, by default the recommended one; `Config.change` replaces fields.
 
-    Without a name, the recommended one at a size that this machine bears; "cyclegan" is the paper's.
+    "cyclegan" is the paper's configuration. Raises ValueError if the name is unknown.
     """
     if name not in RECIPES:
         raise ValueError(f"preset={name!r:.40} is not known: there are {', '.join(PRESETS)}")
@@ -53,13 +53,13 @@ def preset(name: str = RECOMMENDED) -> Config:
 
 
 def train(config: Config, run: PathLike) -> Result:
-    """Trains `config` in the folder `run`, or continues what is there, with progress on standard error.
+    """Train `config` in the folder `run`, or resume the run there, with progress on standard error.
 
-    ValueError for what you can mend, such as pictures that are missing; `velogan.engine.nonfinite.NonFiniteError` where
-    numbers break.
+    Raises ValueError for errors that the caller can fix, such as missing images, and
+    `velogan.engine.nonfinite.NonFiniteError` if a loss or gradient becomes infinite or NaN.
     """
     if not isinstance(config, Config):
-        raise ValueError(f"config={config!r:.40} is no configuration: give velogan.preset(), changed by Config.change")
+        raise ValueError(f"config={config!r:.40} is not a Config: pass velogan.preset(), changed by Config.change")
     with Display() as display:
         return _train(config, Path(run), display=display, origin={"preset": "", "command": "velogan.train"})
 
@@ -73,11 +73,15 @@ def load(
     device: str = "auto",
     fp32: bool = False,
 ) -> Model:
-    """The model of a run folder, a `.safetensors` or `.pth` file, or the hub (`hf://OWNER/NAME`), ready to translate.
+    """Load the model of a run folder, a `.safetensors` or `.pth` file, or the hub (`hf://OWNER/NAME`).
 
-    `direction`: a2b or b2a; None: a2b, or the direction of a file. `weights`: averaged (ema, the default where they are
-    kept) or raw. `fp32`: computed by plain float32 layers, not by the accelerated network, which differs by a few
-    levels of 8 bits. ValueError, with the mend, where there is no such model.
+    direction: "a2b" or "b2a"; None: a2b, or the direction of a file
+    weights: "ema" (moving average) or "raw"; None: ema if saved
+    checkpoint: "last" or "best" of a run; None: last, or best if last is much worse
+    device: "auto", "cpu", "cuda" or "mps"
+    fp32: compute with plain float32 layers instead of the accelerated network, which differs by a few of 255 levels
+
+    Raises ValueError, with a hint, if there is no such model.
     """
     common: Any = {"direction": direction, "weights": weights, "checkpoint": checkpoint}
     path = resolve_model_path(path)
@@ -86,7 +90,7 @@ def load(
 
 @dataclass(frozen=True)
 class Model:
-    """A trained generator of one direction; `load` makes it."""
+    """A trained generator of one direction, as returned by `load`."""
 
     translator: Translator
     path: Path | None = None
@@ -101,13 +105,13 @@ class Model:
         device: str = "auto",
         fp32: bool = False,
     ) -> Model:
-        """The model of a folder that `save_pretrained` wrote, or of OWNER/NAME on the hub.
+        """Load the model of a folder written by `save_pretrained`, or of OWNER/NAME on the hub.
 
-        What is not kept yet is downloaded: weights as safetensors, never a pickle. `revision`: a branch, tag or commit;
-        the other arguments are those of `load`.
+        Missing files are downloaded: safetensors, never a pickle. `revision`: a branch, tag or commit; the other
+        arguments are those of `load`.
         """
-        found = resolve_repo(f"{name}@{revision}" if revision else name)
-        return load(found, direction=direction, device=device, fp32=fp32)
+        path = resolve_repo(f"{name}@{revision}" if revision else name)
+        return load(path, direction=direction, device=device, fp32=fp32)
 
     def save_pretrained(
         self,
@@ -117,10 +121,13 @@ class Model:
         datasets: Sequence[str] = (),
         picture: PathLike | None = None,
     ) -> dict[str, Any]:
-        """Writes a folder as the hub has it: the weights of all directions that there are, `config.json`, a model card.
+        """Write a folder for the hub with the weights of all directions, `config.json` and a model card.
 
-        `license`: an identifier of the hub, such as mit; None: the card says that none is stated. `datasets`: names of
-        data sets on the hub. `picture`: a file that the card shows before and after. Gives what `export` gives.
+        license: an identifier of the hub, such as "mit"; None: the card says that none is stated
+        datasets: names of data sets on the hub
+        picture: a picture file that the card shows before and after translation
+
+        Return the same as `export`.
         """
         return self._save(Path(folder), CardMetadata(license, tuple(datasets), Path(picture) if picture else None))
 
@@ -134,9 +141,9 @@ class Model:
         private: bool | None = None,
         commit_message: str = "Upload a velogan model",
     ) -> str:
-        """Publishes that folder on the hub as `repo_id`, OWNER/NAME, by one commit, and gives its address.
+        """Publish the folder of `save_pretrained` on the hub as `repo_id`, OWNER/NAME, in one commit; return its URL.
 
-        `private`: None: as its owner has set for new ones. You are who has logged in (`hf auth login`, or `HF_TOKEN`).
+        `private` None: the owner's default for new repositories. Requires a login (`hf auth login` or `HF_TOKEN`).
         """
         require_hub()
         metadata = CardMetadata(license, tuple(datasets), Path(picture) if picture else None, repo_id)
@@ -147,7 +154,7 @@ class Model:
     def _save(self, folder: Path, metadata: CardMetadata) -> dict[str, Any]:
         file = self.translator.file
         if file is None:
-            raise ValueError("this model was not loaded from a file: load it from a run or a file, then save it")
+            raise ValueError("this model was not loaded from a file: load it from a run or a file to save it")
         if self.path is None or self.path.is_file():
             return write_export(file, folder, format="hub", options=ExportOptions(metadata=metadata))
         weights = "ema" if file.stem.endswith(".ema") else "raw"
@@ -157,7 +164,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """The device that it computes on."""
+        """The device of the model."""
         return self.translator.device
 
     @property
@@ -166,12 +173,12 @@ class Model:
         return dict(self.translator.header)
 
     def translate(self, images: Images, *, tile: int | None = None) -> Images:
-        """The translation of a PIL image, an array, a tensor or a list of these, of the same kind, size and depth.
+        """Translate a PIL image, an array, a tensor or a list of these; return the same type, size and depth.
 
         Arrays are pixels: `(H, W)`, `(H, W, C)` or `(B, H, W, C)`, uint8 or uint16, or float32 if the model was trained
-        with a declared range. Tensors are `(C, H, W)` or `(B, C, H, W)` in [-1, 1], on any device, where the result is
-        too. Pictures of more than two million pixels are translated in tiles of `tile` pixels; 0: never. ValueError for
-        anything else.
+        with a declared range. Tensors are `(C, H, W)` or `(B, C, H, W)` in [-1, 1]; the result is on the same device.
+        Images of more than two million pixels are translated in tiles of `tile` pixels; 0: no tiles. Raises ValueError
+        for other inputs.
         """
         return translate_images(self.translator, images, tile=tile)
 
@@ -200,7 +207,7 @@ class Model:
         masks_keep: MaskSide = "outside",
         pages: Pages | None = None,
     ) -> Summary:
-        """Translates a picture, film or scan, or a folder with its tree: `velogan translate`, with its arguments."""
+        """Translate a picture, video or scan, or a folder with its subfolders, as `velogan translate` does."""
         return translate(
             self.translator.with_pages(pages),
             Path(source),
@@ -226,13 +233,12 @@ def evaluate(
     limit: int | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Scores a run on held-out pictures: `scores`, each beside that of doing nothing, and the `protocol`.
+    """Score a run on held-out images; return `scores`, each with that of the unchanged input, and the `protocol`.
 
-    The arguments are those of `velogan evaluate`; `features` None: lite2 where it is installed.
+    The arguments are those of `velogan evaluate`; `features` None: lite2 if installed.
     """
-    chosen: FeatureChoice = features or default_features()
-    common: Any = {"classes": classes, "checkpoint": checkpoint, "limit": limit, "device": resolve_device(device)}
-    return _evaluate(Path(run), data=data, features=chosen, **common)
+    options: Any = {"classes": classes, "checkpoint": checkpoint, "limit": limit, "device": resolve_device(device)}
+    return _evaluate(Path(run), data=data, features=features or default_features(), **options)
 
 
 def export(
@@ -243,14 +249,14 @@ def export(
     direction: Direction | None = None,
     weights: Weights | None = None,
 ) -> dict[str, Any]:
-    """Writes generators for other programs, as `velogan export`: `file`, `max_difference`, `megabytes`, `card`."""
+    """Write generators as `velogan export` does; return `file`, `max_difference`, `megabytes` and `card`."""
     options = ExportOptions(direction=direction, weights=weights)
     return write_export(resolve_model_path(path), Path(out), format=format, options=options)
 
 
 def import_reference(source: PathLike, run: PathLike, *, picture_statistics: bool = False) -> dict[str, Any]:
-    """Makes a run folder of the reference implementation's weights, as `velogan import`: `run`, `networks`.
+    """Create a run folder from weights of the reference implementation; return `run` and `networks`.
 
-    `picture_statistics`: batch norm takes each picture's own statistics, as the reference's test.py does.
+    `picture_statistics`: batch norm uses each image's own statistics, as the reference's test.py does.
     """
     return _import_reference(Path(source), Path(run), picture_statistics=picture_statistics)

@@ -132,7 +132,7 @@ def test_what_is_not_stated_is_said(tmp_path: Path):
     assert _front(Path(card))["license_name"] == "not-stated"
     assert _front(Path(card))["license"] == "other"
     text = Path(card).read_text()
-    assert "nobody is given any rights" in text
+    assert "no rights are granted" in text
     assert "None: these weights were not scored" in text
     assert "example.png" not in text
 
@@ -143,10 +143,10 @@ def test_what_is_not_stated_is_said(tmp_path: Path):
         (["run", "run", "--format", "hub"], "and would be overwritten"),
         (["run", "run/checkpoints/000000005", "--format", "hub"], "and would be overwritten"),
         (["run", "out.safetensors", "--format", "hub"], "looks like a file name"),
-        (["run", "out", "--format", "hub", "--license", "my own"], "license='my own' is no identifier"),
+        (["run", "out", "--format", "hub", "--license", "my own"], "license='my own' is not an identifier"),
         (["run", "out", "--format", "torch", "--license", "mit"], "a licence requires format=hub or onnx"),
         (["run", "out", "--format", "hub", "--picture", "nothing.png"], "picture=nothing.png cannot be read"),
-        (["hf://nothing", "out", "--format", "hub"], "names no model of the hub"),
+        (["hf://nothing", "out", "--format", "hub"], "is not a valid model name"),
     ],
 )
 def test_bad_words_are_told_and_a_run_stays(
@@ -343,9 +343,9 @@ def test_what_the_hub_refuses_or_does_not_hold_is_told(
 ):
     hub.repositories["me/other"] = {"config.json": b"{}", "pytorch_model.bin": b"x"}
     for name, message in {
-        "me/none": "hf://me/none: there is none that you may see",
-        "me/other": "hf://me/other holds no velogan model",
-        "me/other@older": "it has no such revision",
+        "me/none": "hf://me/none: not found, or private",
+        "me/other": "hf://me/other contains no velogan model",
+        "me/other@older": "there is no such revision",
     }.items():
         with pytest.raises(ValueError, match=message):
             velogan.Model.from_pretrained(name)
@@ -357,5 +357,5 @@ def test_what_the_hub_refuses_or_does_not_hold_is_told(
     assert main(["translate", "hf://me/zebras", str(tmp_path), str(tmp_path / "out")]) == 1
     assert "does not match its checksum" in capsys.readouterr().err
     monkeypatch.setenv("HF_TOKEN", "hf_theirs")
-    with pytest.raises(ValueError, match="the hub does not allow it: log in"):
+    with pytest.raises(ValueError, match="the hub denies access: log in"):
         model.push_to_hub("me/zebras")

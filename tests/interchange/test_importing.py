@@ -182,7 +182,7 @@ def test_the_statistics_of_each_picture_are_refused_where_norms_take_them_anyway
     code, _, err = say("import", tmp_path / "net.pth", tmp_path / "run", "--picture-statistics")
     assert code == 2
     assert "is for generators with batch norm, and" in err
-    assert "has norm instance: leave it out" in err
+    assert "has norm instance: remove it" in err
     assert not (tmp_path / "run").exists()
 
 
@@ -190,7 +190,7 @@ def test_a_discriminator_alone_is_no_run(tmp_path: Path, say: Say):
     torch.save(theirs.Patch().state_dict(), tmp_path / "d.pth")
     code, _, err = say("import", tmp_path / "d.pth", tmp_path / "run")
     assert code == 2
-    assert "holds discriminators alone" in err
+    assert "contains only discriminators" in err
 
 
 def test_a_run_begins_with_what_fits(tmp_path: Path, say: Say, tiny_config: Callable[..., Config]):

@@ -72,7 +72,7 @@ def test_the_page_computes_what_translate_does_and_asks_nobody_else(tmp_path: Pa
 def test_weights_stay_float32_where_float16_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model = load_translator(resolve_model_path(Path("apples2oranges")))
     small = export(model, tmp_path / "half.onnx", format="web")
-    monkeypatch.setattr("velogan.interchange.export.MOST_HALF", 0)
+    monkeypatch.setattr("velogan.interchange.export.MAX_DIFFERENCE_HALF", 0)
     whole = export(model, tmp_path / "whole.onnx", format="web")
     assert (small.half, whole.half) == (True, False)
     assert whole.max_difference < small.max_difference

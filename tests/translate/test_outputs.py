@@ -57,5 +57,5 @@ def test_a_folder_may_have_a_dot(name: str, given: Path) -> None:
 def test_export(form: str, given: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = given / "net.xyz"
     assert main(["export", "apples2oranges", str(out), "--format", form]) == 2
-    assert "is named like a file" in capsys.readouterr().err
+    assert "looks like a file name" in capsys.readouterr().err
     assert not out.exists()

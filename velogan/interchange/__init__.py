@@ -1,1 +1,1 @@
-"""Models for others and from others: import, export, the hub, and the card that says what they are."""
+"""Exchange of models with other programs: import, export, the Hugging Face Hub and the model card."""

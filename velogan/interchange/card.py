@@ -21,10 +21,10 @@ from velogan.networks.reference import RecognisedNetwork, reference_flags
 from velogan.translate.model import Translator
 from velogan.types import Direction
 
-_UNSTATED = """not stated. Whoever published this folder has named none, so nobody is given any rights: ask first. The
-rights of the pictures that it was trained on may bind, too."""
+_UNSTATED = """not stated. The publisher of this folder has named no licence, so no rights are granted: ask first. The
+rights to the training pictures may apply, too."""
 
-_UNSCORED = "None: these weights were not scored (`velogan evaluate RUN` does that), or `scores.json` is of others."
+_UNSCORED = "None: these weights were not scored (run `velogan evaluate RUN`), or `scores.json` belongs to others."
 
 _CODE = {
     "onnx": 'session = onnxruntime.InferenceSession("{file}")\n(translated,) = session.run(None, {{"image": images}})',
@@ -37,7 +37,7 @@ model.translate(Image.open("photo.jpg")).save("translated.png")""",
 }
 
 SIGNED = "Written by velogan "
-"""How the last line of every card begins."""
+"""The first words of the last line of every card, by which its author is recognised."""
 
 Files = Mapping[Direction, tuple[Translator, Exported]]
 """The generators by direction, each with the file that was written of it."""
@@ -59,7 +59,7 @@ class CardMetadata:
     def __post_init__(self) -> None:
         if self.license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", self.license):
             raise ValueError(
-                f"license={self.license!r:.60} is no identifier of the hub: write one such as mit, cc-by-4.0 or other"
+                f"license={self.license!r:.60} is not an identifier of the hub: use one such as mit, cc-by-4.0 or other"
             )
 
 
@@ -88,7 +88,7 @@ def card(
 
 
 def _pictures(model: Translator) -> str:
-    """Return which pictures become which; imported weights do not say it."""
+    """Return the names of the source and target domain; unknown for imported weights."""
     return " to ".join(model.domains) if isinstance(model.header.get("data"), Mapping) else "unknown pictures"
 
 
@@ -107,7 +107,7 @@ def _header(files: Files, metadata: CardMetadata) -> str:
 
 
 def _file(direction: Direction, model: Translator, exported: Exported, metadata: CardMetadata, format: Format) -> str:
-    """Return the table of one file, and how it is called."""
+    """Return the section of one file: a table of its properties and the code that runs it."""
     header = model.header
     network = RecognisedNetwork(header, model.net.state_dict())
     difference = f"at most {exported.max_difference:.2g}" if exported.max_difference else "no difference at all"
@@ -140,7 +140,7 @@ def _file(direction: Direction, model: Translator, exported: Exported, metadata:
 
 
 def _pixels(form: Any) -> str:
-    """The pixel format of a header in words."""
+    """Return the pixel format of a header in words."""
     fields = dict(form) if isinstance(form, Mapping) else {}
     kind, neighbours = fields.get("dtype", "uint8"), fields.get("neighbours")
     words = f"{kind} {list(fields['range'])}" if fields.get("range") else f"{kind}, whole range"
@@ -167,11 +167,11 @@ def _scores(files: Files) -> str:
     rows, protocol = [], {}
     for direction, (model, _) in files.items():
         try:
-            found, scored = _scores_of(direction, model)
+            model_protocol, model_rows = _scores_of(direction, model)
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        rows += scored
-        protocol = found if scored else protocol
+        rows += model_rows
+        protocol = model_protocol if model_rows else protocol
     if not rows:
         return _UNSCORED
     head = "| direction | score | value | 95 % interval | real pictures | doing nothing | pictures | of |"
@@ -189,9 +189,9 @@ def _scores_of(direction: Direction, model: Translator) -> tuple[dict[str, Any],
     file = model.file.absolute().parent.parent.parent / "scores.json"
     scores = json.loads(file.read_text(encoding="utf-8"))
     networks, digest = scores["protocol"]["networks"], sha256(model.file)
-    named = ("direction", "weights", "checkpoint")
-    same = [[net[key] for key in named] for net in networks if (net["direction"], net["sha256"]) == (direction, digest)]
-    return scores["protocol"], [row for row in scores["scores"] if [row[key] for key in named] in same[:1]]
+    keys = ("direction", "weights", "checkpoint")
+    same = [[net[key] for key in keys] for net in networks if (net["direction"], net["sha256"]) == (direction, digest)]
+    return scores["protocol"], [row for row in scores["scores"] if [row[key] for key in keys] in same[:1]]
 
 
 def _row(score: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A generator in the formats of other programs; each file is checked against the network that it was made from."""
+"""Export of a generator to the formats of other programs; each file is checked against the original network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import velogan
 from velogan.files import atomic_write, require
-from velogan.interchange.half import halve
+from velogan.interchange.half import store_half
 from velogan.networks.build import build_network
 from velogan.networks.outputs import ChangeGenerator, apply_change
 from velogan.networks.pickles import read_tensors
@@ -37,28 +37,29 @@ SUFFIXES: dict[Format, str] = {
     "web": ".onnx",
 }
 
-MOST = 1e-3
-"""The largest difference from eager PyTorch, in [-1, 1], that an export may have."""
+MAX_DIFFERENCE = 1e-3
+"""Maximum difference of an export from eager PyTorch, for values in [-1, 1]."""
 
-MOST_HALF = 2 / 255
-"""As `MOST`, for weights in float16: one level of 255. Where that is exceeded, they stay float32."""
+MAX_DIFFERENCE_HALF = 2 / 255
+"""As `MAX_DIFFERENCE`, for weights in float16: one of 255 levels. If it is exceeded, weights stay float32."""
 
-_NEEDS = ("onnx", "onnxscript", "onnxruntime")
-_MOST_SIDE = 2**14
+_REQUIRED_MODULES = ("onnx", "onnxscript", "onnxruntime")
+_MAX_SIDE = 2**14  # pixels
 
-LEAST_OPSET = 18
-"""The least version of ONNX' operators that the exporter writes."""
+MIN_OPSET = 18
+"""The oldest ONNX opset that the exporter writes."""
 
 Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written and checked.
+    """An exported and checked file.
 
-    `max_difference`: the largest difference from eager PyTorch in float32, in [-1, 1], over pictures of `sizes` (H, W)
-    in batches of 1 and 2; `by`: the program that computed it, with its version. `half`: whether weights are stored in
-    float16; None where that was not tried.
+    max_difference: from eager PyTorch in float32, for values in [-1, 1], on images of `sizes` in batches of 1 and 2
+    sizes: (H, W) of the images
+    by: the program that ran the exported network, with its version
+    half: whether weights are stored in float16; None if that was not tried
     """
 
     file: Path
@@ -69,7 +70,7 @@ class Exported:
 
     @property
     def megabytes(self) -> float:
-        """The size of the file."""
+        """The size of the file in MB (10^6 bytes)."""
         return self.file.stat().st_size / 1e6
 
 
@@ -81,48 +82,51 @@ def export(
     opset: int | None = None,
     license: str | None = None,
 ) -> Exported:
-    """Writes the generator of `model`, which is on the CPU, to `file` and checks it by running what was written.
+    """Write the generator of `model`, which is on the CPU, to `file` and check the file by running it.
 
-    onnx and torch take batches of any size, and sides of any multiple of `model.multiple` pixels. `opset`: the version
-    of ONNX' operators; None: the exporter's own. An ONNX file says in its metadata what it takes and gives, and the
-    `license`. web is onnx with weights in float16 where these change nothing that is seen. ValueError where the format
-    cannot hold the network, or results differ by more than `MOST`.
+    onnx and torch accept any batch size, and heights and widths that are multiples of `model.multiple` pixels. web is
+    onnx with float16 weights if these change no visible level.
+
+    opset: ONNX opset version; None: the exporter's
+    license: written to the metadata of an ONNX file, with its input and output formats
+
+    Raises ValueError if the format cannot represent the network or results differ by more than `MAX_DIFFERENCE`.
     """
     if format in ("onnx", "web"):
-        require("onnx", *_NEEDS, user=f"format={format}")
+        require("onnx", *_REQUIRED_MODULES, user=f"format={format}")
     if opset is not None and format != "onnx":
-        raise ValueError(f"opset={opset} is for format=onnx: leave it out of format={format}")
+        raise ValueError(f"opset={opset} requires format=onnx, not {format}: remove it")
     onnx = partial(_onnx, opset=opset, license=license)
     write = {"onnx": onnx, "torch": _torch, "reference": _reference, "hub": _hub, "web": onnx}[format]
     with atomic_write(file) as tmp_path:
-        named = tmp_path.with_name(tmp_path.name + SUFFIXES[format])  # libraries look at the suffix
+        suffixed = tmp_path.with_name(tmp_path.name + SUFFIXES[format])  # libraries depend on the suffix
         try:
-            run, by = write(model, named)
+            run, by = write(model, suffixed)
             sizes = _sizes(model)
-            difference = _farthest(model, run, sizes)
-            if not difference <= MOST:
+            difference = _max_difference(model, run, sizes)
+            if not difference <= MAX_DIFFERENCE:
                 raise ValueError(
-                    f"{file}: computed by {by} the results differ by {difference:.2g} from PyTorch's, more than "
-                    f"{MOST}: choose another format"
+                    f"{file}: results of {by} differ by {difference:.2g} from PyTorch's, more than {MAX_DIFFERENCE}: "
+                    "choose another format"
                 )
-            half = _halved(model, named, sizes) if format == "web" else None
-            named.replace(tmp_path)
+            half = _store_half(model, suffixed, sizes) if format == "web" else None
+            suffixed.replace(tmp_path)
         finally:
-            named.unlink(missing_ok=True)
+            suffixed.unlink(missing_ok=True)
     return Exported(file, half or difference, sizes, by, half=None if format != "web" else half is not None)
 
 
-def _halved(model: Translator, file: Path, sizes: list[Size]) -> float | None:
-    """Puts the weights of an ONNX file into float16; gives the largest difference, or None where they stay float32."""
-    made = file.with_name(f"{file.stem}-half.onnx")
+def _store_half(model: Translator, file: Path, sizes: list[Size]) -> float | None:
+    """Store the weights of an ONNX file in float16; return the difference, or None if they have to stay float32."""
+    half_file = file.with_name(f"{file.stem}-half.onnx")
     try:
-        halve(file, made)
-        difference = _farthest(model, run_onnx(made), sizes)
-        if not difference <= MOST_HALF:
+        store_half(file, half_file)
+        difference = _max_difference(model, run_onnx(half_file), sizes)
+        if not difference <= MAX_DIFFERENCE_HALF:
             return None
-        made.replace(file)
+        half_file.replace(file)
     finally:
-        made.unlink(missing_ok=True)
+        half_file.unlink(missing_ok=True)
     return difference
 
 
@@ -141,8 +145,8 @@ def _onnx(model: Translator, file: Path, *, opset: int | None, license: str | No
     import onnx
 
     newest = onnx.defs.onnx_opset_version()
-    if opset is not None and not LEAST_OPSET <= opset <= newest:
-        raise ValueError(f"opset={opset} cannot be written: give one from {LEAST_OPSET} to {newest}")
+    if opset is not None and not MIN_OPSET <= opset <= newest:
+        raise ValueError(f"opset={opset} is not supported: give one from {MIN_OPSET} to {newest}")
     with _quiet():
         program = torch.onnx.export(
             _plain(model.net),
@@ -157,35 +161,35 @@ def _onnx(model: Translator, file: Path, *, opset: int | None, license: str | No
         )
     assert program is not None
     if opset not in (None, written := program.model.opset_imports[""]):
-        raise ValueError(f"opset={opset}: this network was written with {written}; give that, or leave opset out")
+        raise ValueError(f"opset={opset}: this network was written with {written}; give that or remove opset")
     program.model.metadata_props.update(_metadata(model, license))
     program.save(file)
     return run_onnx(file), f"ONNX Runtime {version('onnxruntime')}"
 
 
 def _metadata(model: Translator, license: str | None) -> dict[str, str]:
-    """What an ONNX file says of itself, as text; pixel formats and sizes as JSON."""
-    known = model.header
-    told = {
+    """Return the metadata of an ONNX file as text; pixel formats and sizes as JSON."""
+    header = model.header
+    metadata = {
         "velogan": velogan.__version__,
         "direction": model.direction,
         "range": "[-1, 1], channels first",
-        "input": json.dumps(known.get("input")),
-        "output": json.dumps(known.get("output")),
-        "image_size": json.dumps(known.get("image_size")),
+        "input": json.dumps(header.get("input")),
+        "output": json.dumps(header.get("output")),
+        "image_size": json.dumps(header.get("image_size")),
         "multiple": str(model.multiple),
         "license": license or "not stated",
     }
-    return {name: value for name, value in told.items() if value != "null"}
+    return {name: value for name, value in metadata.items() if value != "null"}
 
 
 def _torch(model: Translator, file: Path) -> tuple[Run, str]:
     with _quiet():
         program = torch.export.export(_plain(model.net), (_example(model),), dynamic_shapes=(_dynamic(model),))
-        written = io.BytesIO()  # a full disk ends the writer of a file by an abort
-        torch.export.save(program, written)
-        file.write_bytes(written.getbuffer())
-        loaded = torch.export.load(file).module(check_guards=False)  # they forbid a U-Net its innermost pixel
+        buffer = io.BytesIO()  # torch aborts the process if it writes to a full disk
+        torch.export.save(program, buffer)
+        file.write_bytes(buffer.getbuffer())
+        loaded = torch.export.load(file).module(check_guards=False)  # guards reject a U-Net's innermost pixel
     return loaded, f"torch.export of PyTorch {torch.__version__}"
 
 
@@ -203,12 +207,12 @@ def _hub(model: Translator, file: Path) -> tuple[Run, str]:
 
 
 def save_reference(network: RecognisedNetwork, file: Path) -> None:
-    """Writes a `.pth` as the reference implementation does. ValueError where it has no such network."""
+    """Write a `.pth` of the reference implementation. Raises ValueError if that does not support the network."""
     torch.save({name: value.contiguous() for name, value in to_reference(network).items()}, file)
 
 
-class _Apart(nn.Module):
-    """A `ChangeGenerator` that decodes in two calls: one call with a doubled batch would fix the batch size."""
+class _SeparateDecoding(nn.Module):
+    """A `ChangeGenerator` that decodes in two calls, since one call on a doubled batch would fix the batch size."""
 
     def __init__(self, net: ChangeGenerator):
         super().__init__()
@@ -221,14 +225,14 @@ class _Apart(nn.Module):
 
 
 def _plain(net: nn.Module) -> nn.Module:
-    return (_Apart(net) if isinstance(net, ChangeGenerator) else net).eval()
+    return (_SeparateDecoding(net) if isinstance(net, ChangeGenerator) else net).eval()
 
 
 def _dynamic(model: Translator) -> Mapping[int, Any]:
-    least = 2 if model.multiple < 8 else 1  # a residual block's padding needs two pixels at a quarter of the side
+    minimum = 2 if model.multiple < 8 else 1  # a residual block's padding needs two pixels at a quarter of the side
     sides = {
-        place: model.multiple * torch.export.Dim(name, min=least, max=_MOST_SIDE // model.multiple)
-        for place, name in ((2, "rows"), (3, "columns"))
+        dim: model.multiple * torch.export.Dim(name, min=minimum, max=_MAX_SIDE // model.multiple)
+        for dim, name in ((2, "rows"), (3, "columns"))
     }
     return {0: torch.export.Dim("batch", max=2**12), **sides}
 
@@ -243,13 +247,13 @@ def _example(model: Translator) -> Tensor:
     return torch.zeros(2, model.header.get("in_channels", 3), side, side + max(32, model.multiple))
 
 
-def _farthest(model: Translator, run: Run, sizes: list[Size]) -> float:
+def _max_difference(model: Translator, run: Run, sizes: list[Size]) -> float:
     return max(_difference(model, run, size, count=count) for size in sizes for count in (1, 2))
 
 
 @torch.inference_mode()
 def _difference(model: Translator, run: Run, size: Size, *, count: int) -> float:
-    """The largest difference, over noise (`count` 1) or smooth pictures."""
+    """Return the largest difference on noise (`count` 1) or smooth images (`count` 2)."""
     generator = torch.Generator().manual_seed(0)
     channels = model.header.get("in_channels", 3)
     noise = torch.rand(count, channels, *size, generator=generator) * 2 - 1
@@ -260,7 +264,7 @@ def _difference(model: Translator, run: Run, size: Size, *, count: int) -> float
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporters log and warn of."""
+    """Silence the exporters' log messages and warnings, without gradients."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,17 +1,17 @@
-"""An ONNX file whose weights are stored in float16: half as large. They become float32 when the file is loaded."""
+"""Storage of an ONNX file's weights in float16, at half the size; programs convert them to float32 when loading."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-LEAST_VALUES = 256
-"""Of a tensor that is stored in float16; smaller ones are not worth a node."""
+MIN_VALUES = 256
+"""Minimum number of values of a tensor to store it in float16; smaller ones are not worth a cast."""
 
 
-def halve(file: Path, made: Path) -> None:
-    """Writes the network of the ONNX `file` to `made`, with float16 weights and a cast of each to float32.
+def store_half(file: Path, half_file: Path) -> None:
+    """Write the network of the ONNX `file` to `half_file` with float16 weights and a cast of each to float32.
 
-    Programs fold these casts at loading, so any device computes in float32 as before.
+    Programs fold these casts when loading, so the network still computes in float32.
     """
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -20,7 +20,7 @@ def halve(file: Path, made: Path) -> None:
     graph, casts = program.graph, []
     for weight in list(graph.initializer):
         values = numpy_helper.to_array(weight)
-        if weight.data_type != TensorProto.FLOAT or values.size < LEAST_VALUES:
+        if weight.data_type != TensorProto.FLOAT or values.size < MIN_VALUES:
             continue
         stored = f"{weight.name}.float16"
         graph.initializer.remove(weight)
@@ -29,4 +29,4 @@ def halve(file: Path, made: Path) -> None:
     nodes = [*casts, *graph.node]
     del graph.node[:]
     graph.node.extend(nodes)
-    onnx.save(program, made)
+    onnx.save(program, half_file)

@@ -1,4 +1,4 @@
-"""A folder for any web host, whose page translates on the visitor's machine, by ONNX Runtime in the browser."""
+"""Export of a static web site that translates in the visitor's browser, by ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from velogan.translate.model import Translator
 from velogan.types import Direction
 
 RUNTIME = "onnxruntime-web-1.30.0.tgz"
-"""The package of npm, by Microsoft, under the MIT licence."""
+"""The file of the npm package, by Microsoft, under the MIT licence."""
 
 ADDRESS = f"https://registry.npmjs.org/onnxruntime-web/-/{RUNTIME}"
 INTEGRITY = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
@@ -32,7 +32,7 @@ PARTS = (
     "ort.webgpu.bundle.min.mjs",
     "ort-wasm-simd-threaded.asyncify.wasm",
 )
-"""Two builds of ONNX Runtime: for browsers without and with WebGPU, each a script and its program."""
+"""Two builds of ONNX Runtime, each a script and its WebAssembly: for browsers without and with WebGPU."""
 
 _PAGE = {
     "index.html": ("interchange/web/index.html",),
@@ -40,34 +40,36 @@ _PAGE = {
     "page.js": ("translate/page.js", "interchange/web/page.js"),
     "worker.js": ("interchange/web/worker.js",),
 }
-_MOST = 2**27  # bytes of the package
-_TIMEOUT = 30  # seconds without a byte
+_MAX_BYTES = 2**27  # of the package
+_TIMEOUT = 30  # seconds without data
 
 
-def fetch_runtime(given: Path | None = None) -> bytes:
-    """The package `RUNTIME`: the file `given`, else that of the cache, else fetched from npm and kept in the cache.
+def fetch_runtime(file: Path | None = None) -> bytes:
+    """Return the content of the package `RUNTIME`: of `file`, or else of the cache, or else downloaded from npm.
 
-    ValueError where it is not the pinned one, OSError where it cannot be fetched.
+    Raises ValueError if its checksum is not the pinned one, OSError if the download fails.
     """
-    kept = code_directory() / RUNTIME
-    if given or kept.is_file():
-        file = given or kept
-        data = file.read_bytes() if file.is_file() else b""
+    cached = code_directory() / RUNTIME
+    if file or cached.is_file():
+        source = file or cached
+        data = source.read_bytes() if source.is_file() else b""
         if _is_pinned(data):
             return data
-        if given:
-            raise ValueError(f"onnxruntime={given} is not {RUNTIME} as npm has it: fetch {ADDRESS} and name that file")
+        if file:
+            raise ValueError(f"onnxruntime={file} is not npm's {RUNTIME}: download {ADDRESS} and give that file")
     try:
         with urlopen(Request(ADDRESS, headers={"User-Agent": "velogan"}), timeout=_TIMEOUT) as answer:
-            data = answer.read(_MOST)
+            data = answer.read(_MAX_BYTES)
     except (OSError, HTTPException) as error:
         raise OSError(
-            f"{ADDRESS} cannot be downloaded ({getattr(error, 'reason', None) or error}): fetch it on another machine, "
-            "and name the file with --onnxruntime"
+            f"{ADDRESS} cannot be downloaded ({getattr(error, 'reason', None) or error}): download it on another "
+            "machine and give the file with --onnxruntime"
         ) from error
     if not _is_pinned(data):
-        raise ValueError(f"what {ADDRESS} gave is not the pinned package: try again, or name it with --onnxruntime")
-    with atomic_write(kept) as tmp_path:
+        raise ValueError(
+            f"the download of {ADDRESS} has a wrong checksum: try again, or give a file with --onnxruntime"
+        )
+    with atomic_write(cached) as tmp_path:
         tmp_path.write_bytes(data)
     return data
 
@@ -77,7 +79,7 @@ def _is_pinned(data: bytes) -> bool:
 
 
 def check_for_browsers(model: Translator) -> None:
-    """ValueError where pictures of 8 bits, grey or RGB, are not what `model` was trained on."""
+    """Raise ValueError if `model` was not trained on grey or RGB images of 8 or 16 bits, which browsers can read."""
     for side, form in (("reads", model.input), ("writes", model.output)):
         if form.channels not in (1, 3):
             raise ValueError(
@@ -88,12 +90,15 @@ def check_for_browsers(model: Translator) -> None:
         if (low, high) not in ((0.0, 255.0), (0.0, 65535.0)):
             raise ValueError(
                 f"format=web: this generator {side} values from {low:g} to {high:g}, "
-                "which a browser's pictures do not hold: choose format=onnx"
+                "which pictures in a browser cannot represent: choose format=onnx"
             )
 
 
-def write_site(out: Path, title: str, made: Mapping[Direction, tuple[Translator, Exported]], runtime: bytes) -> None:
-    """Writes what the generators in `out` need to be a site. `runtime` is from `fetch_runtime`."""
+def write_site(out: Path, title: str, models: Mapping[Direction, tuple[Translator, Exported]], runtime: bytes) -> None:
+    """Write the page, the scripts and the settings for the exported generators in `out`.
+
+    `runtime` is the package of `fetch_runtime`.
+    """
     for name, parts in _PAGE.items():
         write_text(out / name, "".join(files("velogan").joinpath(part).read_text(encoding="utf-8") for part in parts))
     with tarfile.open(fileobj=io.BytesIO(runtime)) as archive:
@@ -102,15 +107,15 @@ def write_site(out: Path, title: str, made: Mapping[Direction, tuple[Translator,
             assert member is not None
             with atomic_write(out / part) as tmp_path:
                 tmp_path.write_bytes(member.read())
-    facts = {
-        way: {
-            "file": one.file.name,
+    directions = {
+        direction: {
+            "file": exported.file.name,
             "title": " → ".join(model.domains),
-            "megabytes": round(one.megabytes, 1),
+            "megabytes": round(exported.megabytes, 1),
             "multiple": model.multiple,
             "in": model.input.channels,
             "out": model.output.channels,
         }
-        for way, (model, one) in made.items()
+        for direction, (model, exported) in models.items()
     }
-    write_text(out / "site.json", json.dumps({"name": title, "directions": facts}, indent=1))
+    write_text(out / "site.json", json.dumps({"name": title, "directions": directions}, indent=1))
