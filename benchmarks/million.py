@@ -28,7 +28,7 @@ import torch
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.engine.ray_session import ray_session
 from velogan.networks.generators import GeneratorConfig, build_generator
-from velogan.scale.translate import Load, translate_at_scale
+from velogan.scale.translate import LoadTranslator, translate_at_scale
 from velogan.translate.model import Translator
 from velogan.translate.options import TranslateOptions
 
@@ -84,7 +84,7 @@ def rate(root: Path, workers: int, channels: int) -> float:
     return (done - before) / (ended - began)
 
 
-def loader(root: Path, channels: int) -> Load:
+def loader(root: Path, channels: int) -> LoadTranslator:
     """Puts each worker on a core of its own, with one thread."""
 
     def load(gpus: int) -> Translator:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from velogan.cli import main
 from velogan.data.pictures.images import decode
-from velogan.scale.translate import Input, Load, translate_at_scale, translate_part
+from velogan.scale.translate import LoadTranslator, PartitionedInput, translate_at_scale, translate_part
 from velogan.translate.jobs import find_picture_names
 from velogan.translate.model import Translator
 from velogan.translate.options import TranslateOptions
@@ -33,7 +33,7 @@ def translate(folder: Path, *, format: str | None = None) -> Summary:
         find_picture_names(folder / "in", folder / "out", suffix=format and f".{format}"),
     )
     translator = Translator(Negative(), multiple=4, device=torch.device("cpu"))
-    found, done = Input(folder / "in", folder / "out", names, each=2), Summary.empty()
+    found, done = PartitionedInput(folder / "in", folder / "out", names, part_size=2), Summary.empty()
     for part in found.parts():
         done = done.merge(translate_part(translator, found, part, options=options))
     return done
@@ -54,7 +54,7 @@ def put(path: Path, data: bytes) -> Path:
 
 
 def test_names_are_divided_into_parts() -> None:
-    found = Input(Path("in"), Path("out"), ["a", "b", "c", "d", "e"], each=2)
+    found = PartitionedInput(Path("in"), Path("out"), ["a", "b", "c", "d", "e"], part_size=2)
     assert [list(part) for part in found.parts()] == [["a", "b"], ["c", "d"], ["e"]]
 
 
@@ -64,11 +64,11 @@ def test_wrong_inputs_are_refused(tmp_path: Path) -> None:
     for given, output, said in [
         ("empty", "out", "contains no pictures"),
         ("none", "out", "does not exist: name a folder"),
-        ("in/a.png", "out", "leave it out here"),
+        ("in/a.png", "out", "remove --workers"),
         ("in", "in", "is the input folder itself"),
         ("in", "in/a.png", "is a file"),
     ]:
-        load: Load = lambda gpus: pytest.fail("started")  # noqa: E731
+        load: LoadTranslator = lambda gpus: pytest.fail("started")  # noqa: E731
         with pytest.raises(ValueError, match=said):
             translate_at_scale(load, tmp_path / given, tmp_path / output, workers=2, options=TranslateOptions())
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.engine.ray_session import ray_session
-from velogan.scale.translate import MOST_NAMES, Load, translate_at_scale
+from velogan.scale.translate import MAX_PART_IMAGES, LoadTranslator, translate_at_scale
 from velogan.translate.model import Translator
 from velogan.translate.options import TranslateOptions
 from velogan.translate.summary import Summary
@@ -32,7 +32,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             yield
 
 
-def loader(die_once: Path | None) -> Load:
+def loader(die_once: Path | None) -> LoadTranslator:
     """Loads a network of negatives; the first worker that uses it dies, where `die_once` is a file to be made."""
 
     class Negative(nn.Module):
@@ -84,13 +84,13 @@ def test_what_kills_its_workers_is_named_and_the_other_parts_are_done(
             return -x
 
     (tmp_path / "in").mkdir()
-    good = [f"{number}.png" for number in range(MOST_NAMES + 20)]  # more than one part
+    good = [f"{number}.png" for number in range(MAX_PART_IMAGES + 20)]  # more than one part
     for name in good:
         (tmp_path / "in" / name).write_bytes(picture(0))
     (tmp_path / "in/deadly.png").write_bytes(picture(0, size=16))
-    load: Load = lambda gpus: Translator(Deadly(), multiple=4, device=torch.device("cpu"))  # noqa: E731
+    load: LoadTranslator = lambda gpus: Translator(Deadly(), multiple=4, device=torch.device("cpu"))  # noqa: E731
     total, _ = translate_at_scale(load, tmp_path / "in", tmp_path / "out", workers=1, options=TranslateOptions())
     failed = dict(total.failed)
-    assert "its worker was lost again and again" in failed["deadly.png"]
+    assert "its worker was lost repeatedly" in failed["deadly.png"]
     assert total.translated >= 20
     assert {name for name in good if (tmp_path / "out" / name).is_file()} == {*good} - {*failed}

@@ -1,4 +1,4 @@
-"""Ray, found at an address or started for one command, and quiet: what it has to tell, the command tells."""
+"""Context manager for a Ray session, existing or temporary, with Ray's own output silenced."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_worker_niceness": "0",  # 15 by default: then anything else on the machine comes first
+    "RAY_worker_niceness": "0",  # the default of 15 would give all other processes precedence
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # velogan handles Ctrl-C
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
 """The environment of Ray and of its workers."""
 
-LEAST = 100 * 2**20
-"""Bytes of memory for what is sent."""
+MIN_STORE_BYTES = 100 * 2**20
+"""Minimum size of Ray's object store."""
 
 
 def require_ray(extra: str, *modules: str, user: str) -> None:
-    """ValueError, which says how to install `extra`, where one of `modules` cannot be imported; `user` needs them.
+    """Raise ValueError, with the install command of `extra`, if a module that `user` needs cannot be imported.
 
-    A part of Ray may be there without what it needs, so it is imported.
+    The modules are imported, because a part of Ray may be installed without its dependencies.
     """
     os.environ.update(QUIET)
     for module in modules:
@@ -48,9 +48,9 @@ def require_ray(extra: str, *modules: str, user: str) -> None:
 
 @contextmanager
 def ray_session(address: str | None, *, memory: int = 0) -> Iterator[None]:
-    """Ray at `address`; without one, started inside and gone afterwards, with `memory` bytes for what is sent.
+    """Connect to Ray at `address`, or start it for this context with an object store of `memory` bytes.
 
-    ValueError where nothing answers at `address`; OSError where Ray does not start.
+    Raises ValueError if no Ray answers at `address`, OSError if Ray does not start.
     """
     os.environ.update(QUIET)
     import ray
@@ -63,7 +63,7 @@ def ray_session(address: str | None, *, memory: int = 0) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _begin(address, folder, max(memory, LEAST))
+            _initialize(address, folder, max(memory, MIN_STORE_BYTES))
         with _terminated_like_ctrl_c():
             yield
     finally:
@@ -71,20 +71,20 @@ def ray_session(address: str | None, *, memory: int = 0) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _begin(address: str | None, folder: Path, memory: int) -> None:
+def _initialize(address: str | None, folder: Path, memory: int) -> None:
     import ray
 
-    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address:
         try:
-            ray.init(address=address, **common)
+            ray.init(address=address, **options)
         except ConnectionError as error:
             raise ValueError(f"--address {address}: no Ray answers there ({str(error).splitlines()[0]})") from None
         return
-    common |= {"num_cpus": default_threads(), "include_dashboard": False, "_temp_dir": str(folder)}
+    options |= {"num_cpus": default_threads(), "include_dashboard": False, "_temp_dir": str(folder)}
     try:
-        ray.init(address="local", object_store_memory=memory, **common)
-    except Exception as error:  # what Ray raises here has no class of its own
+        ray.init(address="local", object_store_memory=memory, **options)
+    except Exception as error:  # Ray raises no specific class here
         raise OSError(
             f"Ray did not start, which happens on a very busy machine: run the same command again ({error})"
         ) from error
@@ -92,12 +92,12 @@ def _begin(address: str | None, folder: Path, memory: int) -> None:
 
 @contextmanager
 def _terminated_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM, which Slurm and PBS send before they kill, ends a sweep as Ctrl-C does; Ray would print a trace."""
+    """Make SIGTERM, which Slurm and PBS send before SIGKILL, act as Ctrl-C; Ray would print a traceback."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)

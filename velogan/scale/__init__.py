@@ -1,1 +1,1 @@
-"""Work that many devices share by Ray."""
+"""Distribution of work over processes and machines by Ray."""

@@ -1,6 +1,6 @@
-"""`velogan translate --workers`: Ray Data hands parts of the input to workers, and starts again those that are lost.
+"""`velogan translate --workers`: Ray Data distributes parts of the input to workers and restarts lost workers.
 
-Only names and counts are kept. Whatever is finished is a file, so the same command again does what is missing.
+Only names and counts are sent. Finished results are files, so running the same command again translates the rest.
 """
 
 from __future__ import annotations
@@ -25,32 +25,36 @@ from velogan.translate.model import Translator
 from velogan.translate.options import TranslateOptions
 from velogan.translate.summary import Summary
 
-MOST_LOSSES = 2
-"""How often a part is tried again whose worker was lost."""
+MAX_RETRIES = 2
+"""Maximum number of retries of a part after its worker was lost."""
 
-MOST_NAMES = 256
-"""The most images of a part."""
+MAX_PART_IMAGES = 256
+"""Maximum number of images in a part."""
 
-Load = Callable[[int], Translator]
-"""Load the generator in a worker, which has so many GPUs."""
+LoadTranslator = Callable[[int], Translator]
+"""Function that loads the generator in a worker, given the worker's number of GPUs."""
 
 
 @dataclass(frozen=True)
-class Input:
-    """Images by their `names` below `root`, in parts of `each`; all paths are absolute, as workers are elsewhere."""
+class PartitionedInput:
+    """Images by their `names` below the folder `root`, in parts of `part_size`.
+
+    Paths are absolute, because workers run in other folders.
+    """
 
     root: Path
     output: Path
     names: Sequence[str]
-    each: int
+    part_size: int
 
     def parts(self) -> Iterator[Sequence[str]]:
         """Yield the names, part by part."""
-        return (self.names[start : start + self.each] for start in range(0, len(self.names), self.each))
+        starts = range(0, len(self.names), self.part_size)
+        return (self.names[start : start + self.part_size] for start in starts)
 
 
 def translate_at_scale(
-    load: Load,
+    load: LoadTranslator,
     input: Path,
     output: Path,
     *,
@@ -60,30 +64,37 @@ def translate_at_scale(
     address: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Summary, float]:
-    """Translate the images of the folder `input` into the folder `output` by `workers`; also return the peak memory.
+    """Translate the images of the folder `input` into the folder `output`, with the same names and subfolders.
 
-    Images keep names and tree. Existing translations are skipped unless `options.overwrite`. `load` must be picklable.
-    `address` is of a Ray that runs already. `progress` takes the count of images that are done. The memory, in MB, is
-    that of the largest process. Raises ValueError for what the user can fix, before anything is started; OSError if
-    workers cannot be started.
+    Existing translations are skipped unless `options.overwrite`.
+
+    load: loads the generator in a worker; must be picklable
+    workers: number of processes
+    gpus: whether workers share the GPUs
+    address: address of a running Ray cluster; None: start Ray on this machine
+    progress: called with the number of finished images
+
+    Return the summary and the peak memory of the largest process in MB. Raises ValueError for errors that the user can
+    fix, before anything is started, and OSError if workers cannot be started.
     """
     if workers < 1:
-        raise ValueError(f"--workers {workers}: at least one")
+        raise ValueError(f"--workers {workers}: give at least 1")
     if address and address.startswith("ray://"):
         raise ValueError(f"--address {address}: start velogan on a host of that cluster, with --address auto")
     if input.is_file():
-        raise ValueError(f"input {input} is one file: --workers is for a folder; leave it out here")
+        raise ValueError(f"input {input} is a file, but --workers needs a folder: remove --workers")
     names = find_picture_names(input, output, suffix=options.suffix)
-    found = Input(input.absolute(), output.absolute(), names, min(MOST_NAMES, math.ceil(len(names) / (8 * workers))))
+    part_size = min(MAX_PART_IMAGES, math.ceil(len(names) / (8 * workers)))
+    source = PartitionedInput(input.absolute(), output.absolute(), names, part_size)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     require_ray("scale", "ray.data", user="--workers")
-    total, peak, left = Summary.empty(), 0.0, dict(enumerate(found.parts()))
+    total, peak, left = Summary.empty(), 0.0, dict(enumerate(source.parts()))
     with ray_session(address):
         from ray.exceptions import RayError
 
         started = time.perf_counter()
         try:
-            for number, done, memory in _results(found, load, options, workers, gpus=gpus):
+            for number, done, memory in _results(source, load, options, workers, gpus=gpus):
                 total, peak = total.merge(done), max(peak, memory)
                 del left[number]
                 if progress is not None:
@@ -91,31 +102,31 @@ def translate_at_scale(
         except RayError as error:
             raise OSError(f"the workers cannot be started: {str(error).strip().splitlines()[-1]}") from error
         seconds = time.perf_counter() - started
-    reason = "its worker was lost again and again; if memory ran out, take fewer workers"
-    jobs = [_job(found, name, options) for part in left.values() for name in part]
+    reason = "its worker was lost repeatedly; if memory ran out, use fewer workers"
+    jobs = [_job(source, name, options) for part in left.values() for name in part]
     lost = tuple((job.name, reason) for job in jobs if options.overwrite or not job.is_done())
     total = total.merge(replace(Summary.empty(), failed=lost))
     return replace(total, seconds=seconds), max(peak, peak_memory_mb())
 
 
 def _results(
-    found: Input, load: Load, options: TranslateOptions, workers: int, *, gpus: bool
+    source: PartitionedInput, load: LoadTranslator, options: TranslateOptions, workers: int, *, gpus: bool
 ) -> Iterator[tuple[int, Summary, float]]:
-    """Yield the number of each part that is finished, its summary, and the peak memory of its worker in MB."""
+    """Yield the number of each finished part, its summary and the peak memory of its worker in MB."""
     import ray
     from ray.data import ActorPoolStrategy, DataContext, from_items
 
     cpus, share = _share([node["Resources"] for node in ray.nodes() if node["Alive"]], workers, gpus=gpus)
     rows = [
-        {"part": number, "names": b"\0".join(map(os.fsencode, names))} for number, names in enumerate(found.parts())
+        {"part": number, "names": b"\0".join(map(os.fsencode, names))} for number, names in enumerate(source.parts())
     ]
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     before = DataContext.get_current()
     context = before.copy()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    context.target_max_block_size = 1  # a block for each part, else they wait for one another
-    context.max_errored_blocks = -1  # a part whose worker is lost again and again is told at the end
+    context.target_max_block_size = 1  # one block per part, so that parts do not wait for each other
+    context.max_errored_blocks = -1  # parts that still fail after all retries are reported at the end
     DataContext._set_current(context)
     try:
         with warnings.catch_warnings():
@@ -125,10 +136,10 @@ def _results(
                 batch_size=1,
                 batch_format="numpy",
                 compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),  # what waits is lost, too
-                fn_constructor_args=(replace(found, names=()), load, options, share, max(1, int(cpus))),
+                fn_constructor_args=(replace(source, names=()), load, options, share, max(1, int(cpus))),
                 num_cpus=cpus,
                 num_gpus=share or None,
-                max_task_retries=MOST_LOSSES,
+                max_task_retries=MAX_RETRIES,
             )
         for row in data.iter_rows():
             yield ray.cloudpickle.loads(row["result"])  # pyright: ignore[reportAttributeAccessIssue]
@@ -137,20 +148,24 @@ def _results(
 
 
 def _share(nodes: Sequence[dict[str, float]], workers: int, *, gpus: bool) -> tuple[float, float]:
-    """Return the CPUs and GPUs for each worker: equal parts, and no more than the largest node has."""
+    """Return the CPUs and GPUs for each worker: equal shares, at most what the largest node has."""
     cores = [node.get("CPU", 0.0) for node in nodes]
-    each = sum(cores) / workers
-    cpus = float(min(int(each), int(max(cores)))) if each >= 1 else int(1000 * each) / 1000
+    cpus_per_worker = sum(cores) / workers
+    cpus = float(min(int(cpus_per_worker), int(max(cores))))
+    if cpus_per_worker < 1:
+        cpus = int(1000 * cpus_per_worker) / 1000
     share = sum(node.get("GPU", 0.0) for node in nodes) / workers if gpus else 0.0
     return cpus, 1.0 if share >= 1 else int(1000 * share) / 1000
 
 
 class _Worker:
-    """A process that has the generator and translates parts."""
+    """A process that loads the generator once and translates parts."""
 
-    def __init__(self, found: Input, load: Load, options: TranslateOptions, gpus: float, threads: int) -> None:
+    def __init__(
+        self, source: PartitionedInput, load: LoadTranslator, options: TranslateOptions, gpus: float, threads: int
+    ) -> None:
         torch.set_num_threads(threads)
-        self._found, self._options = found, options
+        self._source, self._options = source, options
         self._threads = threads
         self._model = load(1 if gpus else 0)
 
@@ -159,8 +174,8 @@ class _Worker:
 
         names = [os.fsdecode(name) for name in bytes(batch["names"][0]).split(b"\0")]
         try:
-            done = translate_part(self._model, self._found, names, options=self._options, threads=self._threads + 1)
-        except Exception as error:  # whatever it is, the other parts go on, and the report tells it
+            done = translate_part(self._model, self._source, names, options=self._options, threads=self._threads + 1)
+        except Exception as error:  # other parts continue, and the summary reports the error
             failed = tuple((escape_unprintable(name), f"{type(error).__name__}: {error}") for name in names)
             done = replace(Summary.empty(), failed=failed)
         result = (int(batch["part"][0]), done, peak_memory_mb())
@@ -168,12 +183,12 @@ class _Worker:
 
 
 def translate_part(
-    model: Translator, found: Input, names: Sequence[str], *, options: TranslateOptions, threads: int = 2
+    model: Translator, source: PartitionedInput, names: Sequence[str], *, options: TranslateOptions, threads: int = 2
 ) -> Summary:
     """Translate the images of `names`; `threads` decode and save."""
-    return translate_jobs(model, [_job(found, name, options) for name in names], options, threads=threads)
+    return translate_jobs(model, [_job(source, name, options) for name in names], options, threads=threads)
 
 
-def _job(found: Input, name: str, options: TranslateOptions) -> Job:
-    target = found.output / replace_suffix(Path(name), options.suffix)
-    return Job(name=escape_unprintable(name), source=found.root / name, target=target, exclusive=False)
+def _job(source: PartitionedInput, name: str, options: TranslateOptions) -> Job:
+    target = source.output / replace_suffix(Path(name), options.suffix)
+    return Job(name=escape_unprintable(name), source=source.root / name, target=target, exclusive=False)
