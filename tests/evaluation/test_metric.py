@@ -168,7 +168,7 @@ def test_measuring_changes_nothing_that_training_computes(rendered: Config, tmp_
     with Display() as display:
         common: dict[str, Any] = {"display": display, "origin": {"preset": "test", "command": "test"}}
         plain = train(rendered, tmp_path / "plain", **common)
-        other = train(rendered, tmp_path / "other", scoring=scoring, **common)
+        other = train(rendered, tmp_path / "other", build_validation=scoring, **common)
     assert plain.weights_sha256 == other.weights_sha256
     assert read_best(plain.run) == read_best(other.run)
     rows = [row for row in read_stats(other.run) if SCORE in row]

@@ -25,7 +25,7 @@ from velogan.networks.build import build_network
 from velogan.networks.generators import GeneratorConfig
 from velogan.store.checkpoint import save_checkpoint
 from velogan.training.build import build_roles
-from velogan.training.weights import begin, starting
+from velogan.training.weights import find_initial_weights, load_initial_weights
 
 needs_hub = pytest.mark.skipif(find_spec("huggingface_hub") is None, reason="huggingface_hub not installed: extra hub")
 FILES = {"G_A.safetensors", "G_B.safetensors", "config.json", "manifest.json", "README.md"}
@@ -319,15 +319,14 @@ def test_a_model_is_published_and_found_by_its_name(hub: Hub, tmp_path: Path):
     assert main(["export", "hf://me/zebras", str(tmp_path / "theirs"), "--format", "reference"]) == 0
     small = {"generator": {"channels": 2, "blocks": 1}, "discriminator": {"channels": 2}}
     config = velogan.preset("cyclegan").change(**small)
-    said = begin(
-        config.method,
-        config.spec,
+    said = load_initial_weights(
+        config,
         build_roles(config.method, config.spec, seed=config.train.seed),
-        found=starting(Path("hf://me/zebras")),
-        start=Path("hf://me/zebras"),
+        weights=find_initial_weights(Path("hf://me/zebras")),
+        path=Path("hf://me/zebras"),
     )
-    assert "the run begins with G_A, G_B of hf:" in said
-    assert "beginning anew: D_A, D_B" in said
+    assert "the run starts with G_A, G_B of hf:" in said
+    assert "starting from scratch: D_A, D_B" in said
 
     one = velogan.load(tmp_path / "run/checkpoints/000000005/G_A.safetensors")
     one.push_to_hub("me/zebras")  # one direction takes the place of two

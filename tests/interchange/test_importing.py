@@ -79,7 +79,7 @@ def test_a_folder_becomes_a_run_that_translates_and_trains_on(tmp_path: Path, sa
     train = ["train", "--config", run, "--data", "apples2oranges", "--out", run, *TINY]
     code, result, err = say(*train, "--images", "1", "--optimizer.lr", "1e-12")
     assert code == 0, err
-    assert "the run begins with D_A, D_B, G_A, G_B of" in err
+    assert "the run starts with D_A, D_B, G_A, G_B of" in err
     for role in nets:
         for name, value in _weights(run, role).items():
             torch.testing.assert_close(value, nets[role].state_dict()[name.replace("model", "net", role == "D_B")])
@@ -87,7 +87,7 @@ def test_a_folder_becomes_a_run_that_translates_and_trains_on(tmp_path: Path, sa
     code, result, err = say(*train, "--images", "2", "--optimizer.lr", "1e-12")
     assert (code, result["images_seen"]) == (0, 2), err
     assert "continuing" in err
-    assert "begins with" not in err
+    assert "starts with" not in err
 
 
 def test_a_file_of_a_trainer_that_wraps_its_weights_is_read(tmp_path: Path, say: Say):
@@ -210,7 +210,7 @@ def test_a_run_begins_with_what_fits(tmp_path: Path, say: Say, tiny_config: Call
         tmp_path / "run",
     )
     assert code == 0, err
-    assert "the run begins with G_A, G_B of" in err
+    assert "the run starts with G_A, G_B of" in err
     assert "D_A (discriminator.channels is 8 here and 4 there" in err
     torch.testing.assert_close(
         _weights(tmp_path / "run", "G_A")["model.1.weight"], nets["G_A"].state_dict()["model.1.weight"]

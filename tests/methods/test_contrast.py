@@ -196,4 +196,4 @@ def test_the_whole_job_by_the_command_line(tmp_path: Path, capsys: pytest.Captur
     capsys.readouterr()
     again = ["--start", str(run), "--out", str(tmp_path / "more")]
     assert main(["train", "contrast", "--data", "apples2oranges", *again, *small.split()]) == 0
-    assert "begins with D_A, G_A, H_A of" in capsys.readouterr().err
+    assert "starts with D_A, G_A, H_A of" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from velogan.training import run
 from velogan.training.nodes import run as apart
 from velogan.training.nodes.node import Node, Order, Report
 from velogan.training.nodes.remote_step import Advance
-from velogan.training.nodes.run import modules_asked, on_nodes, placed
+from velogan.training.nodes.run import distributed_modules, start_actors, train_on_nodes
 from velogan.training.session import Result
 
 Started = Callable[..., Any]
@@ -59,7 +59,7 @@ def killing(nodes: Mapping[str, Any], *, name: str, at: int, **asked: Any) -> It
     """Nodes under Ray; the process of the node `name` is killed before the first order beyond `at`."""
     import ray
 
-    with on_nodes(nodes, address=None, **asked) as advance:
+    with start_actors(nodes, address=None, **asked) as advance:
         killed: list[str] = []
 
         def kill_first(orders: Mapping[str, Order]) -> Mapping[str, Report]:
@@ -89,9 +89,9 @@ def tiny(tiny_config: Callable[..., Config]) -> Callable[..., Config]:
 
 def trained(config: Config, folder: Path, start: Started = in_turn, said: list[str] | None = None) -> Result:
     say = (said if said is not None else []).append
-    placing = partial(placed, modules=modules_asked(config), start=start, say=say)
+    context = partial(train_on_nodes, modules=distributed_modules(config), start=start, say=say)
     with Display(quiet=True) as display:
-        asked: Any = {} if config.train.exchange_every is None else {"placing": placing}
+        asked: Any = {} if config.train.exchange_every is None else {"training_context": context}
         return run.train(config, folder, display=display, origin={}, **asked)
 
 
@@ -125,7 +125,7 @@ def assert_same(one: Path, other: Path) -> None:
     ],
 )
 def test_each_phase_is_a_module(method, modules, tiny):
-    assert {one.name: one.trains for one in modules_asked(tiny(method))} == modules
+    assert {one.name: one.trains for one in distributed_modules(tiny(method))} == modules
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_killed_process_of_ray_is_a_lost_node(tiny, tmp_path: Path, monkeypatc
 )
 def test_what_cannot_be_placed_is_refused(changes, said, tiny):
     with pytest.raises(ValueError, match=said):
-        modules_asked(tiny(every="1 epoch").change(**changes))
+        distributed_modules(tiny(every="1 epoch").change(**changes))
 
 
 def test_without_ray_the_extra_is_named(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -159,7 +159,7 @@ def test_a_run_whose_minutes_are_over_at_its_start_makes_a_step_and_ends(
     with Display(quiet=True) as display:
         monkeypatch.setattr(display, "say", said.append)
         asked: Any = {"display": display, "origin": {"preset": "", "command": ""}}
-        first = run.train(config, tmp_path / "run", **asked, began=time.monotonic() - 60_000)
+        first = run.train(config, tmp_path / "run", **asked, started_at=time.monotonic() - 60_000)
         again = run.train(config, tmp_path / "run", **asked)
     assert (first.images_seen, first.finished) == (1, True)
     assert (again.images_seen, again.finished) == (1, True)

@@ -71,9 +71,9 @@ def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: 
 
     started_at = time.monotonic()
     config = RECIPES[preset]()
-    placing, origin = partial(_stop_after, 60 * minutes), {"preset": preset, "command": command}
+    training_context, origin = partial(_stop_after, 60 * minutes), {"preset": preset, "command": command}
     display.say(f"training ends after {config.train.length} or {minutes:g} min, whichever comes first")
-    trained = train(config, run, display=display, origin=origin, placing=placing)
+    trained = train(config, run, display=display, origin=origin, training_context=training_context)
     held_out = find_sources(config.data).a.test
     assert isinstance(held_out, Folder)  # the built-in set has one
     translate(load_translator(run), held_out.directory, run / "translated", TranslateOptions(overwrite=True))

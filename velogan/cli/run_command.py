@@ -105,7 +105,7 @@ def run_training(command: RunCommand, config: Config, argv: list[str], *, addres
                 "command": shlex.join(["velogan", *argv]),
                 "changed": _changed_fields(command, config),
             },
-            began=command.started_at,
+            started_at=command.started_at,
         )
         state = "done" if result.finished else "stopped (run the same command again to resume)"
         report = command.out / "report.html"

@@ -35,7 +35,7 @@ from velogan.sweep.scheduling import Earlier, require_tune, run_trials
 from velogan.sweep.status_log import StatusLog
 from velogan.sweep.tested import chosen_figures
 from velogan.sweep.verdict import verdicts
-from velogan.training.session import Session
+from velogan.training.run_folder import RunFolder
 
 Rows = list[tuple[Trial, TrialState]]
 
@@ -121,7 +121,7 @@ def check_folders(out: Path, trials: Sequence[Trial]) -> None:
     """ValueError where a trial's folder holds another run than the trial: then another --out is needed."""
     for trial in trials:
         try:
-            Session.open(run_folder(out, trial.name), trial.config, say=lambda text: None)
+            RunFolder.open(run_folder(out, trial.name), trial.config, say=lambda text: None)
             check_length(out, trial.name, budget=trial.config.train.length)
         except ValueError as error:
             raise ValueError(f"{out} holds the trials of another sweep: name a new --out ({error})") from None

@@ -66,7 +66,9 @@ def _train(config: Any, run: Path, log: Path, metric: str, origin: Mapping[str, 
     with open(log, "a", encoding="utf-8") as stream, redirect_stderr(stream), Display() as display:
         try:
             wait_for(run, until=time.monotonic() + LOCK_S)
-            train(config, run, display=display, origin=origin, scoring=partial(MetricValidation, metric=metric))
+            train(
+                config, run, display=display, origin=origin, build_validation=partial(MetricValidation, metric=metric)
+            )
         except ValueError as error:
             return str(error)
         except Exception as error:  # whatever it is, the other trials go on

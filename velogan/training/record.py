@@ -77,3 +77,15 @@ def _counts(side: Side, domain: Domain) -> dict[str, Any]:
     held = len(side.validation.names) if side.validation else 0
     counts = {"train": len(domain), "validation": held, "test": test, "skipped": len(domain.skipped)}
     return {"name": side.name, **counts, "digest": domain.digest}
+
+
+def decision_lines(decisions: Sequence[Decision]) -> list[str]:
+    """Return the lines to print: the engine settings in one, then decisions on the data, precision and kernels."""
+    of_engine = {decision.field: decision for decision in decisions if decision.field in EngineConfig.model_fields}
+    enabled = [decision for decision in of_engine.values() if decision.value != "off"]
+    values = [decision.field if decision.value == "on" else decision.value for decision in enabled]
+    lines = [f"engine: {', '.join(values)} (reasons: run.json)"] if values else []
+    for decision in decisions:
+        if decision.field not in of_engine or decision.field in ("precision", "kernels"):
+            lines.append(f"{decision.field}: {decision.value} ({decision.reason})")
+    return lines

@@ -1,4 +1,8 @@
-"""A training from start to end: the first file to read."""
+"""A training from start to end: the first file to read.
+
+`train` is called by every process. Each prepares the run and builds its trainer; then rank 0 runs a `Session`, which
+keeps the run folder, and the others run `run_worker_rank`.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +25,28 @@ from velogan.engine.trainer import Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
 from velogan.files import duration
+from velogan.methods.base import Role
 from velogan.methods.capabilities import ArchitectureSearch, capability
 from velogan.methods.fit import check_sizes
+from velogan.observe.log import Log
 from velogan.observe.progress import Display
 from velogan.search.recorder import ArchitectureRecorder
 from velogan.store.lock import locked
 from velogan.training.batch import with_batch
 from velogan.training.build import averaged_views, build_roles, build_trainer, load_pretrained
 from velogan.training.choices import decide, on_this_host, resume
-from velogan.training.followers import check_pictures, follow
+from velogan.training.context import RunContext
+from velogan.training.resume import start_or_resume
+from velogan.training.run_folder import RunFolder
 from velogan.training.session import Result, Session
-from velogan.training.weights import begin, starting
+from velogan.training.weights import checkpoint_networks, find_initial_weights, load_initial_weights
+from velogan.training.worker_ranks import check_same_images, run_worker_rank
 
-Scoring = Callable[..., Validation]
-Placing = Callable[[Config, Trainer, Path, Data], AbstractContextManager[None]]
+BuildValidation = Callable[..., Validation]
+"""Builds what scores checkpoints, from the arguments of `Validation`."""
+
+TrainingContext = Callable[[Config, Trainer, Path, Data], AbstractContextManager[None]]
+"""A context that is entered for the steps alone, for example so that other processes compute them: `nodes.run`."""
 
 
 def train(
@@ -43,124 +55,168 @@ def train(
     *,
     display: Display,
     origin: Mapping[str, Any],
-    scoring: Scoring = Validation,
-    placing: Placing | None = None,
-    began: float | None = None,
+    build_validation: BuildValidation = Validation,
+    training_context: TrainingContext | None = None,
+    started_at: float | None = None,
 ) -> Result:
-    """Trains `config` in the folder `run`, or continues what is there. ValueError for what the user can mend.
+    """Train `config` in the folder `run`, or resume the run found there.
 
-    `origin` holds the `preset` and the `command` for the record; `scoring` makes what scores each checkpoint. Where
-    torchrun started several processes, they train it together: the first one keeps the folder, and all get its result.
-    Within `placing` others compute the trainer's steps; see `nodes.train`. A length in minutes counts from `began`, by
-    `time.monotonic`, or from this call.
+    If torchrun started several processes, they train the run together: rank 0 keeps the folder, and all return its
+    result. Raises ValueError for any error that the user can fix.
+
+    origin: the `preset` and `command` for the record, and what was `changed` in the preset
+    started_at: when a length in minutes starts, by `time.monotonic`; default: now
     """
-    began = time.monotonic() if began is None else began
-    if config.train.exchange_every is not None and placing is None:
+    started_at = time.monotonic() if started_at is None else started_at
+    if config.train.exchange_every is not None and training_context is None:
         raise ValueError("train.exchange_every is for nodes, which `velogan train` alone starts: leave it out here")
     with init_distributed(config.engine.device, process_timeout=config.train.process_timeout) as distributed:
-        session = Session.open(run, config, say=display.say) if distributed.is_main_process else None
-        about = {"display": display, "origin": origin, "scoring": scoring, "placing": placing, "began": began}
-        return distributed.broadcast(_train(distributed, config, session, **about))
+        result = None
+        if distributed.is_main_process:
+            result = _run_main_process(
+                RunFolder.open(run, config, say=display.say),
+                distributed,
+                display=display,
+                origin=origin,
+                build_validation=build_validation,
+                training_context=training_context,
+                started_at=started_at,
+            )
+        else:
+            _run_worker(distributed, display, started_at)
+        return distributed.broadcast(result)
 
 
-def _train(
+def _run_main_process(
+    folder: RunFolder,
     distributed: DistributedContext,
-    config: Config,
-    session: Session | None,
     *,
     display: Display,
     origin: Mapping[str, Any],
-    scoring: Scoring,
-    placing: Placing | None,
-    began: float,
-) -> Result | None:
-    """As `train`. Only the first rank has a session; the others follow it, and know no result."""
-    tree, before = distributed.broadcast((session.config.model_dump(), session.engine) if session else None)
+    build_validation: BuildValidation,
+    training_context: TrainingContext | None,
+    started_at: float,
+) -> Result:
+    """Train on rank 0."""
+    initial = folder.initial_weights_path
+    weights = find_initial_weights(initial) if initial else {}
+    context = prepare_run(distributed, display, folder)
+    with locked(folder.path):
+        roles = _build_roles(context)
+        if initial:
+            display.say(load_initial_weights(context.config, roles, weights=weights, path=initial))
+        if folder.is_fresh_start:
+            load_pretrained(context.config.method, roles)  # after the initial weights, so that these do not replace it
+        trainer = build_run(context, roles)
+        networks = checkpoint_networks(context.config, roles, trainer.ema.nets)
+        state = start_or_resume(folder, context, trainer, networks=networks, origin=origin)
+        trainer.share(state)
+        _start_clock(trainer, context, started_at, display)
+        log = Log(folder.path, tensorboard=context.config.train.tensorboard, say=display.say)
+        log.truncate(trainer.images)
+        sampler, validation = _build_sampler_and_validation(folder.path, context, trainer, log, build_validation)
+        session = Session(folder, context, trainer, roles, log=log, display=display, validation=validation)
+        steps = nullcontext()
+        if training_context:
+            steps = training_context(context.config, trainer, folder.path, context.data)
+        with steps:
+            return session.run(sampler=sampler, architecture=_build_recorder(folder.path, context, trainer))
+
+
+def _run_worker(distributed: DistributedContext, display: Display, started_at: float) -> None:
+    """Train on a rank other than 0."""
+    context = prepare_run(distributed, display)
+    trainer = build_run(context, _build_roles(context))
+    trainer.share(None)
+    _start_clock(trainer, context, started_at, display)
+    run_worker_rank(context.config, trainer)
+
+
+def prepare_run(distributed: DistributedContext, display: Display, folder: RunFolder | None = None) -> RunContext:
+    """Open the training images and resolve the configuration. Only rank 0 has a `folder`; it broadcasts the choices."""
+    opened = (folder.config.model_dump(), folder.previous_engine) if folder else None
+    tree, previous_engine = distributed.broadcast(opened)
     config = parse_config(tree)
     distributed.gradient_dtype = torch.bfloat16 if config.train.exchange_precision == "bf16" else torch.float32
-    if before is None:  # before minutes of preparing pictures
+    if previous_engine is None:  # before minutes of preparing images
         device_for(config.engine)
         check_rules_match(config)
-    start = session.begins_from() if session else None
-    weights = starting(start) if start else {}
-    opens = time.monotonic()
+    preparation_started_at = time.monotonic()
     data = distributed.main_process_first(lambda: open_data(config.data, task=display.task, say=display.say))
-    prepared = time.monotonic() - opens
-    check_pictures(distributed, data)
-    asked, notes = fit_channels(config, *data.channels)
-    check_sizes(asked.method, asked.spec, data.shapes(asked.data))
-    asked, batch = with_batch(asked, data, distributed)
-    with locked(session.folder) if session else nullcontext():
-        chosen = None
-        if session:
-            again = resume(asked, before, processes=distributed.world) if before else None
-            chosen = again or (*decide(asked, processes=distributed.world), "")
-        engine, decisions, why = distributed.broadcast(chosen)
-        config = asked.model_copy(update={"engine": on_this_host(distributed, asked.engine, engine)})
-        roles = build_roles(config.method, config.spec, seed=config.train.seed, colours=data.colours)
-        if start:
-            display.say(begin(config.method, config.spec, roles, found=weights, start=start))
-        if session and session.begins_anew:
-            load_pretrained(config.method, roles)  # what `method.start` holds stays, whatever else begins from weights
-        trainer = build_trainer(config, data, roles=roles, distributed=distributed)
-        length = parse_length(config.train.length, epoch=trainer.epoch)
-        trainer.schedule.check(length)
-        if session:
-            session.start(
-                asked,
-                engine,
-                trainer,
-                roles=roles,
-                data=data,
-                decisions=[*notes, *batch, *decisions],
-                why=why,
-                origin=origin,
-            )
-        trainer.share(session.state if session else None)
-        if length.seconds is not None:
-            trainer.clock.start(ago=time.monotonic() - began - prepared)
-            display.say(_until(length.seconds - trainer.clock.seconds, prepared))
-        if not session:
-            return follow(config, trainer)
-        grids, validation = _watching(session, config, trainer, data, scoring)
-        architecture = _recorder(session, config, trainer, data)
-        with placing(config, trainer, session.folder, data) if placing else nullcontext():
-            return session.run(display, grids=grids, validation=validation, architecture=architecture)
+    preparation_s = time.monotonic() - preparation_started_at
+    check_same_images(distributed, data)
+    requested, channel_decisions = fit_channels(config, *data.channels)
+    check_sizes(requested.method, requested.spec, data.shapes(requested.data))
+    requested, batch_decisions = with_batch(requested, data, distributed)
+    resolved = None
+    if folder and previous_engine:
+        resolved = resume(requested, previous_engine, processes=distributed.world)
+    elif folder:
+        resolved = (*decide(requested, processes=distributed.world), "")
+    engine, engine_decisions, engine_change = distributed.broadcast(resolved)
+    return RunContext(
+        distributed=distributed,
+        requested=requested,
+        config=requested.model_copy(update={"engine": on_this_host(distributed, requested.engine, engine)}),
+        engine=engine,
+        decisions=[*channel_decisions, *batch_decisions, *engine_decisions],
+        engine_change=engine_change,
+        data=data,
+        preparation_s=preparation_s,
+    )
 
 
-def _until(left: float, prepared: float) -> str:
-    """What is said before a run in minutes, of the seconds that are left of it."""
-    aside = f"; the {duration(prepared)} of preparing pictures do not count" if prepared >= 1 else ""
-    return f"ends in {duration(max(left, 0.0))}, the last checkpoint and page included{aside}"
+def _build_roles(context: RunContext) -> dict[str, Role]:
+    config = context.config
+    return build_roles(config.method, config.spec, seed=config.train.seed, colours=context.data.colours)
 
 
-def _watching(
-    session: Session, config: Config, trainer: Trainer, data: Data, scoring: Scoring
+def build_run(context: RunContext, roles: Mapping[str, Role]) -> Trainer:
+    """Build the trainer of a prepared run. Raises ValueError if its schedule does not fit its length."""
+    trainer = build_trainer(context.config, context.data, roles=roles, distributed=context.distributed)
+    trainer.schedule.check(parse_length(context.config.train.length, epoch=trainer.epoch))
+    return trainer
+
+
+def _start_clock(trainer: Trainer, context: RunContext, started_at: float, display: Display) -> None:
+    """Count the time since `started_at` in a run in minutes, but for the preparation of images."""
+    length = parse_length(context.config.train.length, epoch=trainer.epoch)
+    if length.seconds is None:
+        return
+    prepared = context.preparation_s
+    trainer.clock.start(ago=time.monotonic() - started_at - prepared)
+    excluded = f"; the {duration(prepared)} of preparing pictures do not count" if prepared >= 1 else ""
+    left = duration(max(length.seconds - trainer.clock.seconds, 0.0))
+    display.say(f"ends in {left}, the last checkpoint and page included{excluded}")
+
+
+def _build_sampler_and_validation(
+    folder: Path, context: RunContext, trainer: Trainer, log: Log, build_validation: BuildValidation
 ) -> tuple[Sampler | None, Validation]:
-    """What draws sample grids, unless they are off, and what scores checkpoints: with averaged weights."""
-    engine, spec = config.engine, config.spec
+    """Build the writer of sample grids (None if disabled) and the scorer of checkpoints; both use the EMA weights."""
+    config, sources = context.config, context.data.sources
     views = averaged_views(config, trainer.ema.nets)
-    how: dict[str, Any] = {"data": config.data, "device": engine.device, "bf16": engine.precision == "bf16"}
-    grids = None
+    options: dict[str, Any] = {"data": config.data, "device": config.engine.device}
+    options["bf16"] = config.engine.precision == "bf16"
+    sampler = None
     if count := config.train.samples:
-        chosen = {"count": count, "multiple": spec.multiple}
-        grids = Sampler(session.folder, data.sources, views, **chosen, log=session.log, **how)
-    return grids, scoring(config.method, spec, data.sources, views, **how)
+        sampler = Sampler(folder, sources, views, count=count, multiple=config.spec.multiple, log=log, **options)
+    return sampler, build_validation(config.method, config.spec, sources, views, **options)
 
 
-def _recorder(session: Session, config: Config, trainer: Trainer, data: Data) -> ArchitectureRecorder | None:
-    """Return what records the architecture that the method searches for, or None if it searches for none."""
+def _build_recorder(folder: Path, context: RunContext, trainer: Trainer) -> ArchitectureRecorder | None:
+    """Return the recorder of the architecture that the method searches for, or None if it searches for none."""
+    config, sources = context.config, context.data.sources
     search = capability(config.method, ArchitectureSearch)
     if search is None:
         return None
-    names = {"a": data.sources.a.name, "b": data.sources.b.name}
     return ArchitectureRecorder(
-        session.folder,
+        folder,
         shares=partial(search.shares, trainer.nets, config.spec),
         genotype=partial(search.genotype, trainer.nets, config.spec),
         provenance={
             "velogan": __version__,
-            "data": names,
+            "data": {"a": sources.a.name, "b": sources.b.name},
             "config": config.model_dump(mode="json", exclude={"engine"}),
         },
     )

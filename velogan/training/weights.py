@@ -1,4 +1,4 @@
-"""A run's networks and their files: what a checkpoint keeps, and how a run begins with weights from elsewhere."""
+"""The networks of a run and their files: those of a checkpoint, and weights from elsewhere that a run starts with."""
 
 from __future__ import annotations
 
@@ -9,131 +9,140 @@ from typing import Any
 
 from torch import nn
 
+from velogan.config import Config
 from velogan.data.sets.pair import Data
 from velogan.interchange.hub import resolve_model_path
-from velogan.methods.base import Method, Role, Spec, ends
+from velogan.methods.base import Role, ends
 from velogan.networks.reference import RecognisedNetwork
 from velogan.translate.weights import load_networks
 from velogan.types import GENERATOR_FILES, Direction, Nets
 
-_AVERAGED = ".ema"
-_UNSEEN = ("network", "norm", "decoder", "padding", "output", "space", "operations")
+_EMA_SUFFIX = ".ema"
+_FIELDS_NOT_VISIBLE_IN_WEIGHTS = ("network", "norm", "decoder", "padding", "output", "space", "operations")
 """Fields that change what a network computes, though its weights may have the same names and shapes."""
 
 
-def stored(method: Method, spec: Spec, roles: Mapping[str, Role], averages: Nets) -> dict[str, nn.Module]:
-    """Networks by the name of their file: `G_A`, `D_A`, `G_A.ema`."""
-    averaged = {f"{name}{_AVERAGED}": net for name, net in _generators(method, spec, averages).items()}
-    return {**raw(method, spec, roles), **averaged}
+def checkpoint_networks(config: Config, roles: Mapping[str, Role], averages: Nets) -> dict[str, nn.Module]:
+    """Return the networks of a checkpoint by the names of their files: `G_A`, `D_A`, `G_A.ema`."""
+    averaged = {f"{name}{_EMA_SUFFIX}": net for name, net in _generators(config, averages).items()}
+    return {**_raw_networks(config, roles), **averaged}
 
 
-def raw(method: Method, spec: Spec, roles: Mapping[str, Role]) -> dict[str, nn.Module]:
-    """The same without averages."""
-    generators = _generators(method, spec, {name: role.net for name, role in roles.items()})
+def _raw_networks(config: Config, roles: Mapping[str, Role]) -> dict[str, nn.Module]:
+    """Return the same without averages."""
+    generators = _generators(config, {name: role.net for name, role in roles.items()})
     return {**generators, **{name: role.net for name, role in roles.items() if role.header is not None}}
 
 
-def headers(method: Method, spec: Spec, roles: Mapping[str, Role], data: Data) -> dict[str, dict[str, Any]]:
-    """What each of these files says of the network in it: enough to build it again, and the pictures it takes."""
-    described = {GENERATOR_FILES[way]: header | _formats(way, data) for way, header in method.headers(spec).items()}
-    made = {name: {"weights": "raw", **header} for name, header in described.items()}
-    made |= {f"{name}{_AVERAGED}": {"weights": "ema", **header} for name, header in described.items()}
+def headers(config: Config, roles: Mapping[str, Role], data: Data) -> dict[str, dict[str, Any]]:
+    """Return the headers of these files: enough to build each network again, and the format of its images."""
+    files: dict[str, dict[str, Any]] = {}
+    for direction, header in config.method.headers(config.spec).items():
+        name, header = GENERATOR_FILES[direction], header | _image_formats(direction, data)
+        files[name] = {"role": name, "weights": "raw", **header}
+        files[f"{name}{_EMA_SUFFIX}"] = {"role": name, "weights": "ema", **header}
     for name, role in roles.items():
         if role.header is not None:
-            made[name] = {"weights": "raw", **role.header, **_judged(role, data)}
-    return {name: {"role": name.removesuffix(_AVERAGED), **header} for name, header in made.items()}
+            files[name] = {"role": name, "weights": "raw", **role.header, **_discriminator_fields(role, data)}
+    return files
 
 
-def _generators(method: Method, spec: Spec, nets: Nets) -> dict[str, nn.Module]:
-    views = method.views(nets, spec)
-    return {GENERATOR_FILES[way]: net for way, net in views.generators.items()}
+def _generators(config: Config, nets: Nets) -> dict[str, nn.Module]:
+    views = config.method.views(nets, config.spec)
+    return {GENERATOR_FILES[direction]: net for direction, net in views.generators.items()}
 
 
-def _formats(way: Direction, data: Data) -> dict[str, Any]:
+def _image_formats(direction: Direction, data: Data) -> dict[str, Any]:
     formats = {"A": asdict(data.a.format), "B": asdict(data.b.format)}
-    source, target = ends(way)
+    source, target = ends(direction)
     return {"input": formats[source], "output": formats[target]}
 
 
-def _judged(role: Role, data: Data) -> dict[str, Any]:
+def _discriminator_fields(role: Role, data: Data) -> dict[str, Any]:
     if role.judges is None:
         return {}
-    judged: dict[str, Any] = {"judges": role.judges, "sees": role.sees}
+    fields: dict[str, Any] = {"judges": role.judges, "sees": role.sees}
     if role.sees == "images":
-        judged["input"] = asdict((data.a if role.judges == "A" else data.b).format)
-    return judged
+        fields["input"] = asdict((data.a if role.judges == "A" else data.b).format)
+    return fields
 
 
-def starting(start: Path) -> dict[str, RecognisedNetwork]:
-    """The networks by role that a run begins with. ValueError where there are none."""
+def find_initial_weights(path: Path) -> dict[str, RecognisedNetwork]:
+    """Read the networks, by role, that a run starts with. Raises ValueError if `path` has none."""
     try:
-        return load_networks(resolve_model_path(start))
+        return load_networks(resolve_model_path(path))
     except ValueError as error:
         raise ValueError(f"train.start (--start): {error}") from None
 
 
-def begin(
-    method: Method, spec: Spec, roles: Mapping[str, Role], *, found: Mapping[str, RecognisedNetwork], start: Path
+def load_initial_weights(
+    config: Config, roles: Mapping[str, Role], *, weights: Mapping[str, RecognisedNetwork], path: Path
 ) -> str:
-    """Gives the networks of `roles` the weights that were `found` in `start`, and says which.
+    """Load `weights`, those of `path`, into the networks of `roles`; return a line that says which were loaded.
 
-    Other networks than generators that do not fit begin anew. ValueError where a generator does not fit, or nothing
-    does.
+    Networks other than generators that do not fit start from scratch. Raises ValueError if a generator does not fit, or
+    no network does.
     """
-    wanted = raw(method, spec, roles)
-    headers: dict[str, Mapping[str, Any]] = {
-        GENERATOR_FILES[way]: header for way, header in method.headers(spec).items()
+    networks = _raw_networks(config, roles)
+    expected: dict[str, Mapping[str, Any]] = {
+        GENERATOR_FILES[direction]: header for direction, header in config.method.headers(config.spec).items()
     }
-    headers |= {name: role.header for name, role in roles.items() if role.header is not None}
-    taken, anew = [], []
-    for name in sorted(wanted, reverse=True):  # where two generators share weights, those of a2b stay
-        if name not in found:
-            anew.append(name)
-        elif not (misfit := _misfit(wanted[name], headers[name], found[name])):
-            wanted[name].load_state_dict(found[name].state)
-            taken.append(name)
+    expected |= {name: role.header for name, role in roles.items() if role.header is not None}
+    loaded, from_scratch = [], []
+    for name in sorted(networks, reverse=True):  # if two generators share weights, those of a2b are kept
+        if name not in weights:
+            from_scratch.append(name)
+        elif not (mismatch := _mismatch_reason(networks[name], expected[name], weights[name])):
+            networks[name].load_state_dict(weights[name].state)
+            loaded.append(name)
         elif name in GENERATOR_FILES.values():
-            raise ValueError(f"{start} does not fit: {misfit}")
+            raise ValueError(f"{path} does not fit: {mismatch}")
         else:
-            anew.append(f"{name} ({misfit})")
-    if not taken:
+            from_scratch.append(f"{name} ({mismatch})")
+    if not loaded:
         raise ValueError(
-            f"{start} holds {', '.join(found)}, and this run has {', '.join(sorted(wanted))}: nothing fits"
+            f"{path} holds {', '.join(weights)}, and this run has {', '.join(sorted(networks))}: nothing fits"
         )
-    unused = sorted(set(found) - set(wanted))
-    parts = [f"the run begins with {', '.join(sorted(taken))} of {start}"]
-    parts += [f"beginning anew: {', '.join(sorted(anew))}"] if anew else []
+    unused = sorted(set(weights) - set(networks))
+    parts = [f"the run starts with {', '.join(sorted(loaded))} of {path}"]
+    parts += [f"starting from scratch: {', '.join(sorted(from_scratch))}"] if from_scratch else []
     parts += [f"not used: {', '.join(unused)}"] if unused else []
     return "; ".join(parts)
 
 
-def _misfit(net: nn.Module, header: Mapping[str, Any], found: RecognisedNetwork) -> str:
-    """What is another, with the mend; empty where the weights fit."""
-    shapes, given = ({name: value.shape for name, value in of.items()} for of in (net.state_dict(), found.state))
-    equal = shapes == given
-    here, there = (_facts(one, unseen=equal) for one in (header, found.header))
-    for name in sorted({*here, *there}):
-        mine, theirs = here.get(name), there.get(name)
-        if mine != theirs:
-            return f"{name} is {_shown(mine)} here and {_shown(theirs)} there; set the same here, or start from another"
-    if equal:
+def _mismatch_reason(net: nn.Module, header: Mapping[str, Any], saved: RecognisedNetwork) -> str:
+    """Return what differs and how to fix it; empty if the weights fit."""
+    shapes = {name: value.shape for name, value in net.state_dict().items()}
+    saved_shapes = {name: value.shape for name, value in saved.state.items()}
+    is_equal = shapes == saved_shapes
+    fields = _fields(header, not_in_weights=is_equal)
+    saved_fields = _fields(saved.header, not_in_weights=is_equal)
+    for name in sorted({*fields, *saved_fields}):
+        value, saved_value = fields.get(name), saved_fields.get(name)
+        if value != saved_value:
+            return (
+                f"{name} is {_shorten(value)} here and {_shorten(saved_value)} there; set the same here, or start from "
+                "another"
+            )
+    if is_equal:
         return ""
-    odd = next(name for name in (*given, *shapes) if shapes.get(name) != given.get(name))
-    return f"{odd} is another; start from another"
+    different = next(name for name in (*saved_shapes, *shapes) if shapes.get(name) != saved_shapes.get(name))
+    return f"{different} is another; start from another"
 
 
-def _facts(header: Mapping[str, Any], *, unseen: bool) -> dict[str, Any]:
-    """What the header says of the network, by the names of fields; `unseen`: only what no weight shows."""
+def _fields(header: Mapping[str, Any], *, not_in_weights: bool) -> dict[str, Any]:
+    """Return the fields of a header by name; `not_in_weights`: only those that no weight's name or shape shows."""
     kind, config = str(header.get("network")), header.get("config")
     section = "discriminator" if kind.endswith("discriminator") else kind
-    facts = {"kind": kind, **{f"{section}.{name}": value for name, value in dict(config or {}).items()}}
-    if facts.get(f"{section}.norm") == "sync_batch":
-        facts[f"{section}.norm"] = "batch"
-    if unseen:
-        return {name: value for name, value in facts.items() if name.rpartition(".")[2] in ("kind", *_UNSEEN)}
-    facts.pop(f"{section}.init", None)
-    return facts | {name: header[name] for name in ("in_channels", "out_channels") if name in header}
+    fields = {"kind": kind, **{f"{section}.{name}": value for name, value in dict(config or {}).items()}}
+    if fields.get(f"{section}.norm") == "sync_batch":
+        fields[f"{section}.norm"] = "batch"
+    if not_in_weights:
+        names = ("kind", *_FIELDS_NOT_VISIBLE_IN_WEIGHTS)
+        return {name: value for name, value in fields.items() if name.rpartition(".")[2] in names}
+    fields.pop(f"{section}.init", None)
+    return fields | {name: header[name] for name in ("in_channels", "out_channels") if name in header}
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return "absent" if value is None else str(value)[:60]

@@ -21,7 +21,7 @@ from velogan.objectives.base import Phase
 from velogan.observe.progress import Display
 from velogan.training.nodes.node import Node, Order, Report
 from velogan.training.nodes.remote_step import Advance, RemoteStep
-from velogan.training.run import train as train_whole
+from velogan.training.run import train as train_run
 from velogan.training.session import Result
 
 SETTING = "train.exchange_every (--modules)"
@@ -34,17 +34,17 @@ def train(
     display: Display,
     origin: Mapping[str, Any],
     address: str | None = None,
-    began: float | None = None,
+    started_at: float | None = None,
 ) -> Result:
     """Train like `run.train`, with a node for each module, on the Ray at `address` or on one that is started here."""
-    modules = modules_asked(config)
+    modules = distributed_modules(config)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     require_ray("scale", "ray", user=SETTING)
-    placing = partial(placed, modules=modules, start=partial(on_nodes, address=address), say=display.say)
-    return train_whole(config, run, display=display, origin=origin, placing=placing, began=began)
+    context = partial(train_on_nodes, modules=modules, start=partial(start_actors, address=address), say=display.say)
+    return train_run(config, run, display=display, origin=origin, training_context=context, started_at=started_at)
 
 
-def modules_asked(config: Config) -> Sequence[Phase]:
+def distributed_modules(config: Config) -> Sequence[Phase]:
     """Return the phases that nodes will train. Raises ValueError if they cannot."""
     if is_distributed():
         raise ValueError(f"{SETTING} places modules on nodes by Ray: start velogan without torchrun")
@@ -55,7 +55,7 @@ def modules_asked(config: Config) -> Sequence[Phase]:
 
 
 @contextmanager
-def placed(
+def train_on_nodes(
     config: Config,
     trainer: Trainer,
     folder: Path,
@@ -76,7 +76,9 @@ def placed(
 
 
 @contextmanager
-def on_nodes(nodes: Mapping[str, Sequence[Any]], *, address: str | None, cuda: bool, memory: int) -> Iterator[Advance]:
+def start_actors(
+    nodes: Mapping[str, Sequence[Any]], *, address: str | None, cuda: bool, memory: int
+) -> Iterator[Advance]:
     """Start nodes, by name the arguments of `Node`, on the hosts of the Ray at `address`, or on this host's cores.
 
     With `cuda` each node has a GPU, or an equal part of one. `memory`, in bytes, is the most that is sent at a time.

@@ -1,4 +1,4 @@
-"""One run by several processes: that all have the same pictures, and what the others do of the first one's session."""
+"""Multi-process training: check that all ranks have the same images, and run the ranks other than 0."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from velogan.engine.processes import ReportedByAnotherRank
 from velogan.engine.trainer import Hook, Trainer, stop_on_signal
 
 
-def check_pictures(distributed: DistributedContext, data: Data) -> None:
-    """Raise ValueError if a rank found other images than the first one did."""
+def check_same_images(distributed: DistributedContext, data: Data) -> None:
+    """Raise ValueError if a rank has other images than rank 0."""
     first = distributed.broadcast(data.digests)
     for number, changed in enumerate(distributed.gather(data.changed(first))):
         if changed:
@@ -22,8 +22,8 @@ def check_pictures(distributed: DistributedContext, data: Data) -> None:
             )
 
 
-def follow(config: Config, trainer: Trainer) -> None:
-    """A rank's part in the session that the first one holds: the same steps, and its state for checkpoints."""
+def run_worker_rank(config: Config, trainer: Trainer) -> None:
+    """Train on a rank other than 0: the same steps and hooks as rank 0, whose `Session` gathers its state."""
     train, distributed = config.train, trainer.distributed
     length = parse_length(train.length, epoch=trainer.epoch)
     hooks = [Hook(parse_span(train.log_every), lambda _: None)]

@@ -1,0 +1,35 @@
+"""What the processes of a run know about it once it is prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from velogan.config import Config
+from velogan.data.sets.pair import Data
+from velogan.engine.config import EngineConfig
+from velogan.engine.distributed import DistributedContext
+from velogan.types import Decision
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """A prepared run; the same on all ranks but for `distributed` and the threads in `config`.
+
+    requested: the requested configuration, with the batch size and the images' channels filled in
+    config: the same with the resolved engine of this process
+    engine: the resolved engine settings of rank 0, which are recorded
+    decisions: the settings that were decided for this run, with reasons
+    engine_change: why the engine settings of a resumed run changed; empty if they did not
+    data: the training images
+    preparation_s: seconds spent on preparing the images, which are not part of a length in minutes
+    """
+
+    distributed: DistributedContext
+    requested: Config
+    config: Config
+    engine: EngineConfig
+    decisions: Sequence[Decision]
+    engine_change: str
+    data: Data
+    preparation_s: float

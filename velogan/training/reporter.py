@@ -1,0 +1,100 @@
+"""The output of a training besides its checkpoints: log, progress, sample grids, page, and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from velogan.engine.duration import Length
+from velogan.engine.trainer import Trainer
+from velogan.evaluation.samples import Sampler
+from velogan.files import pluralize
+from velogan.observe.log import Log, read_stats
+from velogan.observe.progress import Display, forecast
+from velogan.report import write_report
+from velogan.report.failures import ENDED, describe_improvement, find_failures
+
+FORECAST_S = 60.0
+"""Seconds of training after which a run says what to expect."""
+
+
+class Reporter:
+    """Writes the log of a training and shows its progress; reports each problem once."""
+
+    def __init__(self, folder: Path, trainer: Trainer, log: Log, *, length: Length, display: Display):
+        self._folder, self._trainer, self._log = folder, trainer, log
+        self._length, self._say = length, display.say
+        self._bar = display.training(length.total)
+        self._started_at = trainer.clock.seconds
+        self._already_reported: set[str] = set()
+
+    def log_progress(self, images: int) -> None:
+        """Write a row with speed, losses and learning rates; update the progress bar."""
+        trainer, clock = self._trainer, self._trainer.clock
+        losses, speed = trainer.stats.tick(), clock.tick(images)
+        row: dict[str, Any] = {**self._progress_fields(images), "images_per_s": speed}
+        row["step_ms"] = 1000 * trainer.batch_size / speed if speed else 0.0
+        row |= {f"loss/{name}": value for name, value in losses.items()}
+        row |= {
+            f"lr/{group['name']}": float(group["lr"])
+            for optimizer in trainer.step.optimizers.values()
+            for group in optimizer.param_groups
+        }
+        if trainer.step.scale is not None:
+            row["loss_scale"] = float(trainer.step.scale.factor)
+        self._log.write(row)
+        total = self._length.total
+        if total is None:
+            left_s: float | None = max(self._length.span.amount * 60 - clock.seconds, 0.0)
+        else:
+            left_s = clock.eta(max(total - images, 0))
+        self._bar.update(images, images_per_s=speed, eta_s=left_s, losses=_total_losses(losses))
+        if clock.seconds - self._started_at >= FORECAST_S and "forecast" not in self._already_reported:
+            self._report_once("forecast", forecast(images, images_per_s=speed, total=total, left_s=left_s))
+
+    def log_scores(self, images: int, scores: Mapping[str, Any], *, is_final: bool) -> None:
+        """Write a row with the scores of a checkpoint."""
+        self._log.write({**self._progress_fields(images), **scores, **({ENDED: True} if is_final else {})})
+
+    def report_failures(self, *, is_final: bool) -> None:
+        """Report signs in the log that the training fails; at its end, what it has gained."""
+        stats = read_stats(self._folder)
+        for failure in find_failures(stats):
+            since = pluralize(failure.since, "image")
+            self._report_once(failure.name, f"since {since} {failure.description}: try {failure.hint}")
+        if is_final and (gain := describe_improvement(stats)):
+            self._say(gain)
+
+    def write_page(self) -> None:
+        """Write `report.html`."""
+        self._try_write("report.html", write_report, [self._folder])
+
+    def write_samples(self, sampler: Sampler, images: int) -> None:
+        """Write the sample grids at `images` seen."""
+        self._try_write("sample pictures", sampler.write, images)
+
+    def _try_write(self, name: str, write: Callable[..., object], *arguments: Any) -> None:
+        """Call what writes files that can be written again; on OSError, report it once and continue."""
+        try:
+            write(*arguments)
+        except OSError as error:
+            reason = error.strerror or error
+            self._report_once(name, f"{self._folder}: {name} cannot be written ({reason}): going on without")
+
+    def _report_once(self, subject: str, text: str) -> None:
+        if subject not in self._already_reported:
+            self._already_reported.add(subject)
+            self._say(text)
+
+    def _progress_fields(self, images: int) -> dict[str, Any]:
+        """Return the three axes of a row of the log."""
+        return {"images": images, "epoch": images / self._trainer.epoch, "seconds": self._trainer.clock.seconds}
+
+
+def _total_losses(losses: Mapping[str, float]) -> dict[str, float]:
+    """Return the total loss of each phase, by the initials of its name if no other phase has the same ones."""
+    totals = {name.split("/")[0]: value for name, value in losses.items() if name.endswith("/total")}
+    initials = {name: "".join(word[0] for word in name.split("_")).upper() for name in totals}
+    unique = {name for name in totals if [*initials.values()].count(initials[name]) == 1}
+    return {initials[name] if name in unique else name: value for name, value in totals.items()}

@@ -1,0 +1,31 @@
+"""When a training has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from velogan.engine.trainer import Trainer
+from velogan.observe.log import read_stats
+from velogan.store.checkpoint import read_best
+
+
+class StoppingRule:
+    """Ends a training at its length, or when `patience` checkpoints in a row scored no better than the best one."""
+
+    def __init__(self, folder: Path, trainer: Trainer, *, patience: int):
+        self._folder, self._trainer = folder, trainer
+        self.patience = patience
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the training has its full length; in minutes, the time reserved for the end may be left."""
+        return self._trainer.length.progress(self._trainer.images, self._trainer.clock.seconds) >= 1
+
+    @property
+    def is_patience_exhausted(self) -> bool:
+        """Whether `patience` has ended the training; 0 never does."""
+        best = read_best(self._folder)
+        if not self.patience or best is None:
+            return False
+        scored = [row for row in read_stats(self._folder) if row.get(best["name"]) is not None]
+        return sum(row["images"] > int(best["checkpoint"]) for row in scored) >= self.patience
