@@ -148,7 +148,7 @@ def test_grey_depth_and_alpha(model: velogan.Model, tmp_path: Path):
     [
         ("photo.jpg", "images=str: not an image"),
         (_photo().astype(np.float32), "an array of float32: give uint8"),
-        (_photo(channels=5), "5 channels where 3 are wanted"),
+        (_photo(channels=5), "5 channels, but 3 are needed"),
         (np.zeros((0, 4, 3), np.uint8), r"an array of \(0, 4, 3\)"),
         (torch.zeros(16, 16), r"a tensor of \(16, 16\): give \(3, H, W\)"),
         (torch.zeros(3, 16, 16, dtype=torch.uint8), "a tensor of torch.uint8"),

@@ -144,7 +144,7 @@ def test_other_programs_read_what_is_written(tmp_path: Path) -> None:
 
 
 def test_unknown_suffix(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"\.gif names no picture format: name one of \.bmp"):
+    with pytest.raises(ValueError, match=r"\.gif is not the suffix of a picture format: use one of \.bmp"):
         save_picture(tmp_path / "x.gif", Picture(values(2, 2, 3)))
 
 

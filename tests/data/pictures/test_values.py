@@ -37,7 +37,7 @@ def test_luma_of_grey_colours_is_that_grey(dtype: str) -> None:
 
 @pytest.mark.parametrize(("have", "wanted"), [(3, 4), (4, 3), (2, 1), (4, 1)])
 def test_other_changes_of_channels_are_refused(have: int, wanted: int) -> None:
-    with pytest.raises(ValueError, match=f"{have} channels where {wanted}"):
+    with pytest.raises(ValueError, match=f"{have} channels, but {wanted} are needed"):
         to_channels(np.zeros((2, 2, have), np.uint8), wanted)
 
 

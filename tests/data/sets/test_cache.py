@@ -154,7 +154,7 @@ def test_a_picture_of_other_channels_is_left_out_by_name(tmp_path: Path) -> None
     domain = open_domain(folder_of(tmp_path), CONFIG, test=False)
     assert domain.names == ("a.npy",)
     assert domain.skipped_line is not None
-    assert "b.png (a picture of 3 channels where 5 are wanted" in domain.skipped_line
+    assert "b.png (a picture of 3 channels, but 5 are needed" in domain.skipped_line
 
 
 def test_floats_need_a_declared_range(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""DICOM files as slices, and back as files of a new, synthetic series.
+"""Read DICOM files as slices, and write slices as files of a new, synthetic series.
 
 pydicom reads headers and pixels. Compressed frames are decoded by imagecodecs, registered with pydicom here: the other
 plug-ins are under the GPL, lack lossless JPEG, or take gigabytes for a damaged frame of a few bytes.
@@ -46,8 +46,8 @@ from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.scan_info import ScanInfo
 from velogan.data.pictures.values import PixelFormat, to_channels
 
-logging.getLogger("pydicom").addHandler(logging.NullHandler())  # it logs flaws that it can pass over
-warnings.filterwarnings("ignore", module=r"pydicom\.")  # and quotes them
+logging.getLogger("pydicom").addHandler(logging.NullHandler())  # it logs flaws that it can ignore
+warnings.filterwarnings("ignore", module=r"pydicom\.")  # warnings quote flawed headers
 
 _NATIVE = (ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian)
 _DECODERS: dict[str, Callable[[bytes], np.ndarray]] = {
@@ -60,16 +60,16 @@ _DECODERS: dict[str, Callable[[bytes], np.ndarray]] = {
     JPEG2000: imagecodecs.jpeg2k_decode,
 }
 DECODER_DEPENDENCIES = dict.fromkeys(_DECODERS, ("imagecodecs",))
-"""What pydicom asks of a plug-in."""
+"""Required by pydicom: the libraries that the plug-in needs for each transfer syntax."""
 
 _PLUGIN = "velogan-imagecodecs"
 _SYNTAX = 0x00020010
 _GREY, _PALETTE = ("MONOCHROME1", "MONOCHROME2"), "PALETTE COLOR"
-_LONGEST_NAME, _LONGEST_TEXT = 64, 1024  # of the value representations LO and ST
-_SERIES_AFTER = 1000  # what is added to the number of the series
-_NAMES = uuid.UUID("6f1ffb3e-3a4b-5f0e-9d3a-6d0d1e1f7c11")  # of new identifiers, which are functions of the old ones
+_MAX_NAME, _MAX_TEXT = 64, 1024  # of the value representations LO and ST
+_SERIES_OFFSET = 1000  # added to the number of the series
+_UID_NAMESPACE = uuid.UUID("6f1ffb3e-3a4b-5f0e-9d3a-6d0d1e1f7c11")  # new identifiers are functions of the old ones
 
-_OF_THE_OLD_PIXELS = (
+_STALE_PIXEL_TAGS = (
     "SmallestImagePixelValue",
     "LargestImagePixelValue",
     "SmallestPixelValueInSeries",
@@ -96,9 +96,9 @@ _OF_THE_OLD_PIXELS = (
 )
 
 
-_OF_THE_OLD_FRAMES = ("PixelValueTransformationSequence", "FrameVOILUTSequence", "RealWorldValueMappingSequence")
-_OF_THE_OLD_COLOURS = ("ICCProfile", "ColorSpace")
-_OF_THE_OLD_PALETTE = (
+_STALE_FRAME_TAGS = ("PixelValueTransformationSequence", "FrameVOILUTSequence", "RealWorldValueMappingSequence")
+_STALE_COLOUR_TAGS = ("ICCProfile", "ColorSpace")
+_STALE_PALETTE_TAGS = (
     "PaletteColorLookupTableUID",
     *(
         f"{colour}PaletteColorLookupTable{part}"
@@ -111,19 +111,19 @@ _OVERLAY_BIT, _OVERLAY_DATA = 0x0102, 0x3000
 
 
 class DicomScan:
-    """A DICOM file: one slice, or as many as it has frames. Made by `read_dicom`."""
+    """A DICOM file, whose frames are slices; `read_dicom` builds it."""
 
     def __init__(self, dataset: Dataset):
         self._dataset, self._syntax = dataset, UID(dataset.file_meta.TransferSyntaxUID)
         if "PixelData" not in dataset:
-            raise ValueError("it has no pixels: a report, a plan or an index")
+            raise ValueError("it has no pixels: it is a report, a plan or an index")
         if "DoseGridScaling" in dataset:
-            raise ValueError("a plan's dose, which is no picture")
+            raise ValueError("it is the dose of a plan, not an image")
         kind, samples = str(dataset.PhotometricInterpretation), int(dataset.get("SamplesPerPixel", 1))
         self._palette, self._inverted = kind == _PALETTE, kind == "MONOCHROME1"
         self._channels = 3 if self._palette else samples
         if samples != (1 if kind in (*_GREY, _PALETTE) else 3):
-            raise ValueError(f"its kind of colour ({kind[:20]}) is not supported; save it as MONOCHROME2 or RGB")
+            raise ValueError(f"its colour space ({kind[:20]}) is not supported; save it as MONOCHROME2 or RGB")
         self._allocated, self.bits = int(dataset.BitsAllocated), int(dataset.BitsStored)
         top = int(dataset.get("HighBit", self.bits - 1))
         if self._allocated not in (8, 16, 32) or not 1 <= self.bits <= self._allocated or top != self.bits - 1:
@@ -138,9 +138,9 @@ class DicomScan:
 
     @property
     def info(self) -> ScanInfo:
-        """Patient, series and place, as the header has them.
+        """Patient, series and position from the header.
 
-        A series has slices of one direction: pictures that show where they lie often stand among them.
+        The orientation is part of the series, since overview images of other orientations are often stored with it.
         """
         dataset, position = self._dataset, None
         patient = str(dataset.get("PatientID") or dataset.get("PatientName") or dataset.get("StudyInstanceUID") or "")
@@ -160,15 +160,15 @@ class DicomScan:
         )
 
     def _functional_group(self, frame: int, name: str) -> Dataset:
-        """Return what an enhanced file says of a frame in the group `name`; of a plain file the whole header."""
+        """Return the functional group `name` of a frame of an enhanced file; for a plain file the complete header."""
         own, shared = (
             self._dataset.get(f"{of}FunctionalGroupsSequence") or [Dataset()] for of in ("PerFrame", "Shared")
         )
-        found = own[min(frame, len(own) - 1)].get(name) or shared[0].get(name)
-        return found[0] if found else self._dataset
+        group = own[min(frame, len(own) - 1)].get(name) or shared[0].get(name)
+        return group[0] if group else self._dataset
 
     def picture(self, index: int) -> Picture:
-        """A frame with its rescaling; unsigned values without one stay integers, and 8 stored bits of 16 are uint8."""
+        """Return a frame in its units; unsigned values without a rescaling stay integers, of 8 stored bits uint8."""
         plugin = _PLUGIN if self._syntax in _DECODERS else ""
         array = pixel_array(self._dataset, index=index, decoding_plugin=plugin)
         if self._palette:
@@ -177,11 +177,11 @@ class DicomScan:
         return assemble(self._rescale(array, index) if self._channels == 1 else array)
 
     def _rescale(self, array: np.ndarray, frame: int) -> np.ndarray:
-        """Return stored values as what they stand for, brighter for higher."""
+        """Convert stored values to their unit; higher values are brighter."""
         group = self._functional_group(frame, "PixelValueTransformationSequence")
         slope, intercept = float(group.get("RescaleSlope", 1) or 0), float(group.get("RescaleIntercept", 0) or 0)
         if not (np.isfinite([slope, intercept]).all() and slope):
-            raise ValueError(f"a rescaling by {slope} and {intercept} leaves no values")
+            raise ValueError(f"a rescaling by {slope} and {intercept} is not valid")
         if self._inverted:
             array = array.dtype.type(2**self.bits - 1 if array.dtype.kind == "u" else -1) - array
         if "ModalityLUTSequence" in self._dataset:
@@ -190,36 +190,39 @@ class DicomScan:
             return array.astype(np.uint8 if self.bits == 8 else array.dtype)
         return (array.astype(np.float64) * slope + intercept).astype(np.float32)
 
-    def encode(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
-        """A file of a new series: patient, study and geometry kept, all that speaks of the old pixels replaced."""
+    def encode(self, slices: list[np.ndarray], form: PixelFormat, provenance: Provenance) -> bytes:
+        """Return a file of a new series with the same patient, study and geometry, and new pixels and pixel tags."""
         dataset = self._dataset
-        _mark_as_synthetic(dataset, made)
-        self._replace_pixels(np.stack([to_channels(one, 1) if self._channels == 1 else one for one in slices]), form)
+        _mark_as_synthetic(dataset, provenance)
+        self._replace_pixels(
+            np.stack([to_channels(pixels, 1) if self._channels == 1 else pixels for pixels in slices]), form
+        )
         syntax = self._syntax if self._syntax in _NATIVE else ExplicitVRLittleEndian
         dataset.file_meta.TransferSyntaxUID = syntax
-        dataset.preamble = bytes(128)  # it may hold a program
+        dataset.preamble = bytes(128)  # it may contain a program
         file = io.BytesIO()
         dcmwrite(file, dataset, enforce_file_format=True)
         return file.getvalue()
 
     def _replace_pixels(self, array: np.ndarray, form: PixelFormat) -> None:
+        """Store `(N, H, W, C)` pixels, and replace or delete the tags that describe the old ones."""
         dataset, channels = self._dataset, array.shape[3]
         if channels == 3 and array.dtype != np.uint8:
             raise ValueError(f"colour of type {array.dtype} does not fit into DICOM: translate grey files, or 8 bits")
         low, high = form.range or (0.0, float(np.iinfo(array.dtype).max))
-        old = (*_OF_THE_OLD_PIXELS, *_OF_THE_OLD_PALETTE, *(_OF_THE_OLD_COLOURS if channels != self._channels else ()))
+        stale = (*_STALE_PIXEL_TAGS, *_STALE_PALETTE_TAGS, *(_STALE_COLOUR_TAGS if channels != self._channels else ()))
         groups = [
             *dataset.get("PerFrameFunctionalGroupsSequence", ()),
             *dataset.get("SharedFunctionalGroupsSequence", ()),
         ]
-        for place, names in ((dataset, old), *((group, _OF_THE_OLD_FRAMES) for group in groups)):
+        for container, names in ((dataset, stale), *((group, _STALE_FRAME_TAGS) for group in groups)):
             for name in names:
-                if name in place:
-                    delattr(place, name)
-        for overlay in [one.tag for one in dataset if one.tag.group >> 8 == 0x60 and one.tag.elem == _OVERLAY_BIT]:
+                if name in container:
+                    delattr(container, name)
+        for overlay in [item.tag for item in dataset if item.tag.group >> 8 == 0x60 and item.tag.elem == _OVERLAY_BIT]:
             if Tag(overlay.group, _OVERLAY_DATA) not in dataset:  # it was in unused bits of the old pixels
-                for one in dataset.group_dataset(overlay.group):
-                    del dataset[one.tag]
+                for item in dataset.group_dataset(overlay.group):
+                    del dataset[item.tag]
         if "Units" in dataset:
             dataset.Units = "NONE"
         if self._inverted and "PixelIntensityRelationshipSign" in dataset:
@@ -240,26 +243,28 @@ class DicomScan:
             dataset.PresentationLUTShape = "IDENTITY"
         else:
             dataset.PlanarConfiguration = 0
-        deep = 8 if array.dtype == np.uint8 and (channels == 3 or self._allocated == 8) else 16
+        bits = 8 if array.dtype == np.uint8 and (channels == 3 or self._allocated == 8) else 16
         dataset.PhotometricInterpretation = "RGB" if channels == 3 else "MONOCHROME2"
         dataset.SamplesPerPixel, dataset.PixelRepresentation = channels, 0
-        dataset.BitsAllocated, dataset.BitsStored = deep, 8 if array.dtype == np.uint8 and self.bits == 8 else deep
+        dataset.BitsAllocated, dataset.BitsStored = bits, 8 if array.dtype == np.uint8 and self.bits == 8 else bits
         dataset.HighBit = dataset.BitsStored - 1
         order = ">" if self._syntax == ExplicitVRBigEndian else "<"
-        data = array.astype(f"{order}u{deep // 8}").tobytes()
+        data = array.astype(f"{order}u{bits // 8}").tobytes()
         dataset.PixelData = data + bytes(len(data) % 2)
-        dataset["PixelData"].VR = "OB" if deep == 8 and not self._syntax.is_implicit_VR else "OW"
+        dataset["PixelData"].VR = "OB" if bits == 8 and not self._syntax.is_implicit_VR else "OW"
         dataset["PixelData"].is_undefined_length = False
 
 
 def read_dicom(data: bytes) -> DicomScan:
-    """Read the bytes of a DICOM file; raises `ValueError`, and whatever pydicom does of damaged ones."""
+    """Read the bytes of a DICOM file; raises ValueError, and any exception of pydicom if it is damaged."""
     if data[128:132] != b"DICM":
-        raise ValueError("it does not begin as a DICOM file does (`DICM` at byte 128)")
+        raise ValueError("it is not a DICOM file (`DICM` at byte 128 is missing)")
     head = data_element_generator(io.BytesIO(data[132:]), False, True, stop_when=lambda tag, *_: tag.group != 2)
     syntax: Any = next((element.value for element in head if element.tag == _SYNTAX), b"")
     if DeflatedExplicitVRLittleEndian.encode() in (syntax if isinstance(syntax, bytes) else str(syntax).encode()):
-        raise ValueError("deflated, without a bound to its size: save it plain, as `dcmconv` does")
+        raise ValueError(
+            "it is deflated, which has no bound on its size: save it uncompressed, for example by `dcmconv`"
+        )
     return DicomScan(dcmread(io.BytesIO(data)))
 
 
@@ -269,10 +274,10 @@ def is_available(uid: str) -> bool:
 
 
 def _decode_frame(src: bytes, runner: DecodeRunner) -> bytes:
-    """Decode a compressed frame for pydicom, whose own size is checked before anything is allocated."""
-    stated, wanted = _read_frame_size(src), (runner.rows, runner.columns, runner.samples_per_pixel)
-    if stated != wanted:
-        raise ValueError(f"a frame of {stated} in a file of {wanted}")
+    """Decode a compressed frame for pydicom, after checking that its size matches the DICOM header."""
+    stated, expected = _read_frame_size(src), (runner.rows, runner.columns, runner.samples_per_pixel)
+    if stated != expected:
+        raise ValueError(f"a frame of {stated} in a file of {expected}")
     if runner.samples_per_pixel > 1 and runner.transfer_syntax == JPEGBaseline8Bit:
         stored = "RGB" if runner.photometric_interpretation == "RGB" else "YCBCR"
         array = imagecodecs.jpeg8_decode(src, colorspace=stored, outcolorspace="RGB")
@@ -290,16 +295,16 @@ for _syntax in _DECODERS:
 
 
 def _finite_numbers(values: Any) -> list[float]:
-    """Finite numbers of a header; none where one of them is something else."""
+    """Return the numbers of a header field; empty if one of them is not a finite number."""
     try:
-        found = [float(one) for one in values or ()]
+        numbers = [float(value) for value in values or ()]
     except (TypeError, ValueError):
         return []
-    return found if np.isfinite(found).all() else []
+    return numbers if np.isfinite(numbers).all() else []
 
 
 def _read_frame_size(data: bytes) -> tuple[int, int, int] | None:
-    """(height, width, channels) that a JPEG, JPEG-LS or JPEG 2000 codestream states."""
+    """Return (height, width, channels) of a JPEG, JPEG-LS or JPEG 2000 codestream, or None."""
     if data[:4] == b"\xff\x4f\xff\x51":
         right, bottom, left, top = struct.unpack_from(">4I", data, 8)
         return bottom - top, right - left, struct.unpack_from(">H", data, 40)[0]
@@ -311,8 +316,8 @@ def _read_frame_size(data: bytes) -> tuple[int, int, int] | None:
     return None
 
 
-def _mark_as_synthetic(dataset: Dataset, made: Provenance) -> None:
-    """Say in the header what this is, where it came from, and who made it; give it identifiers of its own."""
+def _mark_as_synthetic(dataset: Dataset, provenance: Provenance) -> None:
+    """State in the header that the file is synthetic, its source and its provenance, and give it new identifiers."""
     now = datetime.now()
     source = Dataset()
     source.ReferencedSOPClassUID = dataset.get("SOPClassUID", "")
@@ -320,31 +325,32 @@ def _mark_as_synthetic(dataset: Dataset, made: Provenance) -> None:
     source.PurposeOfReferenceCodeSequence = Sequence([_code("121322", "Source image for image processing operation")])
     dataset.SourceImageSequence = Sequence([source])
     maker = Dataset()
-    maker.Manufacturer, maker.ManufacturerModelName = made.program, made.program
-    maker.SoftwareVersions = made.version
-    maker.ContributionDescription = made.text[:_LONGEST_TEXT]
+    maker.Manufacturer, maker.ManufacturerModelName = provenance.program, provenance.program
+    maker.SoftwareVersions = provenance.version
+    maker.ContributionDescription = provenance.text[:_MAX_TEXT]
     maker.PurposeOfReferenceCodeSequence = Sequence([_code("109103", "Modifying Equipment")])
     dataset.ContributingEquipmentSequence = Sequence([*(dataset.get("ContributingEquipmentSequence") or []), maker])
     own, series, study = (str(dataset.get(f"{of}InstanceUID", "")) for of in ("SOP", "Series", "Study"))
-    dataset.SOPInstanceUID = _derive_uid(own or hashlib.sha256(dataset.PixelData).hexdigest(), made)
-    dataset.SeriesInstanceUID = _derive_uid(series or study, made)
+    dataset.SOPInstanceUID = _derive_uid(own or hashlib.sha256(dataset.PixelData).hexdigest(), provenance)
+    dataset.SeriesInstanceUID = _derive_uid(series or study, provenance)
     dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
     number = dataset.get("SeriesNumber")
-    dataset.SeriesNumber = None if number in (None, "") else int(number) + _SERIES_AFTER
-    dataset.SeriesDescription = f"SYNTHETIC {made.program}: {dataset.get('SeriesDescription', '')}"[:_LONGEST_NAME]
+    dataset.SeriesNumber = None if number in (None, "") else int(number) + _SERIES_OFFSET
+    dataset.SeriesDescription = f"SYNTHETIC {provenance.program}: {dataset.get('SeriesDescription', '')}"[:_MAX_NAME]
     kinds = dataset.get("ImageType") or []
     dataset.ImageType = ["DERIVED", "SECONDARY", *([kinds] if isinstance(kinds, str) else kinds)[2:]]
-    dataset.DerivationDescription = made.text[:_LONGEST_TEXT]
+    dataset.DerivationDescription = provenance.text[:_MAX_TEXT]
     dataset.SyntheticData, dataset.ContentQualification = "YES", "RESEARCH"
     dataset.InstanceCreationDate, dataset.InstanceCreationTime = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
 
 
-def _derive_uid(uid: str, made: Provenance) -> UID:
-    """An identifier that is a function of the old one, the weights and the version: a second call gives it again."""
-    return UID(f"2.25.{uuid.uuid5(_NAMES, f'{uid} {made.sha256} {made.version}').int}")
+def _derive_uid(uid: str, provenance: Provenance) -> UID:
+    """Return an identifier that is a function of the old one, the weights and the version, so that reruns repeat it."""
+    return UID(f"2.25.{uuid.uuid5(_UID_NAMESPACE, f'{uid} {provenance.sha256} {provenance.version}').int}")
 
 
 def _code(value: str, meaning: str) -> Dataset:
+    """Return an item of a code sequence of the DICOM dictionary."""
     code = Dataset()
     code.CodeValue, code.CodingSchemeDesignator, code.CodeMeaning = value, "DCM", meaning
     return code

@@ -1,7 +1,7 @@
 """Decoding and encoding of all formats but TIFF and `.npy`.
 
-Pillow opens each file without decoding it: the size is checked before pixels are allocated, and what the file says
-beside its pixels is read. simplejpeg and imagecodecs decode where Pillow would be several times slower, or lose depth.
+Pillow opens each file without decoding it: its metadata is read, and its size is checked before pixels are allocated.
+simplejpeg and imagecodecs decode where Pillow would be several times slower, or lose bit depth.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _IHDR_END = 33  # bytes of a PNG
 _SMALL = 2**20  # pixels: any number of scans of so small an image is fast
 _MAX_SCANS = 64  # each is a pass over the whole image; real files have about 10
 
-warnings.filterwarnings("ignore", module=r"PIL\.")  # of flaws in metadata, which they quote
+warnings.filterwarnings("ignore", module=r"PIL\.")  # warnings quote flawed metadata
 
 
 def decode_file(name: str, data: bytes) -> Picture:
@@ -67,7 +67,7 @@ def decode_file(name: str, data: bytes) -> Picture:
     with _find_plugin(name)(io.BytesIO(data)) as image:
         if name == "PNG" and "exif" not in image.info and b"eXIf" in data:
             check_size(image.height, image.width, 4, working=4)
-            image.load()  # it stands behind the pixels
+            image.load()  # the EXIF chunk follows the pixels
         pixels, has_alpha = _DECODERS.get(name, _decode_with_pillow)(image, data)
         icc = image.info.get("icc_profile") if image.mode != "CMYK" else None
         metadata = _read_metadata(name, image)
@@ -84,15 +84,15 @@ def _find_plugin(name: str) -> type[ImageFile.ImageFile]:
 
 
 def can_read_heic() -> bool:
-    """Return whether HEIC files are decoded here: without the extra they are left out of what is cached."""
+    """Return whether HEIC files can be decoded; without the extra they are not cached."""
     return find_spec("pillow_heif") is not None
 
 
 def _read_metadata(name: str, image: ImageFile.ImageFile) -> FileMetadata:
-    """Return what Pillow has read beside the pixels."""
+    """Return the metadata that Pillow has read."""
     info, frames = image.info, 1
     metadata = parse_exif(info["exif"]) if info.get("exif") else FileMetadata()
-    if (name == "PNG" or info.get("jfif_unit")) and "dpi" in info:  # of a JPEG without a unit Pillow guesses
+    if (name == "PNG" or info.get("jfif_unit")) and "dpi" in info:  # without a unit in a JPEG, Pillow guesses
         across, down = info["dpi"]
         metadata = replace(metadata, dpi=compute_dpi(across, down, 2))
     with suppress(EOFError, OSError, SyntaxError, ValueError):  # a later frame is damaged, the first was read
@@ -101,7 +101,7 @@ def _read_metadata(name: str, image: ImageFile.ImageFile) -> FileMetadata:
 
 
 def _read_png_colours(info: dict[Any, Any]) -> tuple[tuple[bytes, bytes], ...]:
-    """Return a PNG's chunks of colour as they were before Pillow read them."""
+    """Return the colour chunks of a PNG in their encoded form."""
     chunks = [(b"sRGB", bytes([info["srgb"]]))] if "srgb" in info else []
     gamma = (info["gamma"],) if "gamma" in info else ()
     for kind, numbers in ((b"gAMA", gamma), (b"cHRM", info.get("chromaticity", ()))):
@@ -131,7 +131,7 @@ def _decode_jpeg(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, b
 def _decode_png(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
     channels, deep = len(image.getbands()), data[24] == 16
     check_size(image.height, image.width, channels * (2 if deep else 1))
-    if deep:  # Pillow gives 8 bits of colours
+    if deep:  # Pillow would reduce colours to 8 bits
         pixels = imagecodecs.png_decode(data)
         return pixels, pixels.shape[2:] in ((2,), (4,))
     if image.mode in ("L", "RGB", "RGBA") and "transparency" not in image.info:
@@ -141,7 +141,7 @@ def _decode_png(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bo
 
 
 def _decode_webp(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
-    return _decode_with_pillow(image, data, working=12)  # it keeps two frames of an animation
+    return _decode_with_pillow(image, data, working=12)  # Pillow holds two frames of an animation
 
 
 def _decode_jpeg2000(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
@@ -152,17 +152,17 @@ def _decode_jpeg2000(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarra
 
 
 def _decode_ppm(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
-    """Decode; the highest value that the file states becomes 255 or 65535."""
+    """Decode PPM, scaling the maximum value that the file states to 255 or 65535."""
     decoder, _, offset, settings = image.tile[0]
-    highest = settings[1] if isinstance(settings, tuple) else 255
-    if image.mode != "RGB" or highest <= 255:
+    max_value = settings[1] if isinstance(settings, tuple) else 255
+    if image.mode != "RGB" or max_value <= 255:
         return _decode_with_pillow(image, data)
     if decoder != "ppm":
         raise ValueError("a plain PPM file deeper than 8 bits: save it as a binary one")
     check_size(image.height, image.width, 6, working=8)
     pixels = np.frombuffer(data, ">u2", image.height * image.width * 3, offset).reshape(image.height, image.width, 3)
-    levels = np.round(np.minimum(np.arange(65536), highest) * 65535 / highest).astype(np.uint16)
-    return levels[pixels], False
+    table = np.round(np.minimum(np.arange(65536), max_value) * 65535 / max_value).astype(np.uint16)
+    return table[pixels], False
 
 
 def _decode_with_pillow(image: ImageFile.ImageFile, data: bytes, *, working: float = 4) -> tuple[np.ndarray, bool]:
@@ -178,8 +178,8 @@ def from_pillow(image: Image.Image) -> tuple[np.ndarray, bool]:
     alpha = image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
     if image.mode[0] in "IF":
         pixels = np.array(image)[..., None]
-        whole = image.mode != "F" and pixels.min() >= 0 and pixels.max() <= np.iinfo(np.uint16).max
-        return pixels.astype(np.uint16 if whole else np.float32), False
+        fits_uint16 = image.mode != "F" and pixels.min() >= 0 and pixels.max() <= np.iinfo(np.uint16).max
+        return pixels.astype(np.uint16 if fits_uint16 else np.float32), False
     image.load()  # before that, Pillow may not know the mode
     mode = ("LA" if alpha else "L") if image.mode in ("1", "L", "LA", "La") else ("RGBA" if alpha else "RGB")
     pixels = np.empty((image.height, image.width, len(mode)), np.uint8)
@@ -196,14 +196,14 @@ _DECODERS: dict[str, Callable[[ImageFile.ImageFile, bytes], tuple[np.ndarray, bo
     "PPM": _decode_ppm,
     "JPEG 2000": _decode_jpeg2000,
 }
-"""Of formats that Pillow does not decode alone."""
+"""Decoders of formats that need more than Pillow."""
 
 
 # Encoders
 
 
 def encode_png(picture: Picture) -> bytes:
-    """Encode 8- or 16-bit grey or RGB, with or without alpha; pixels by imagecodecs, all else as Pillow writes it."""
+    """Encode 8- or 16-bit grey or RGB, with or without alpha; pixels by imagecodecs, metadata by Pillow."""
     pixels, colours, head = with_alpha_channel(picture), PngImagePlugin.PngInfo(), io.BytesIO()
     pixels = np.array(
         pixels[:, :, 0] if pixels.shape[2] == 1 else pixels, copy=1 in pixels.shape
@@ -227,12 +227,12 @@ def encode_webp(picture: Picture) -> bytes:
 
 
 def encode_bmp(picture: Picture) -> bytes:
-    """Encode 8-bit grey or RGB; all else is left out."""
+    """Encode 8-bit grey or RGB without metadata."""
     return _encode_with_pillow(Picture(picture.pixels), "BMP")
 
 
 def encode_ppm(picture: Picture) -> bytes:
-    """Encode 8- or 16-bit grey (as PGM) or RGB; all else is left out."""
+    """Encode 8- or 16-bit grey (as PGM) or RGB without metadata."""
     height, width, channels = picture.pixels.shape
     deep = picture.pixels.dtype == np.uint16
     header = f"P{6 if channels == 3 else 5}\n{width} {height}\n{65535 if deep else 255}\n"
@@ -253,5 +253,5 @@ def _metadata_arguments(picture: Picture) -> dict[str, Any]:
     """Return the colour profile, EXIF and resolution, as Pillow's `save` takes them."""
     metadata = picture.metadata
     density = metadata.dpi and tuple(min(round(each), 65535) for each in metadata.dpi)
-    kept = {"icc_profile": picture.icc, "exif": metadata.exif, "dpi": density}
-    return {name: value for name, value in kept.items() if value}
+    arguments = {"icc_profile": picture.icc, "exif": metadata.exif, "dpi": density}
+    return {name: value for name, value in arguments.items() if value}

@@ -1,6 +1,6 @@
-"""Where a GeoTIFF or a picture with a world file lies on the Earth, and which of its pixels hold nothing.
+"""The location of georeferenced images (GeoTIFF, world files), and their pixels without data.
 
-A translation has the pixels of its input at the same places, so what says where they lie stays true of it. Tags: OGC
+A translation has the pixels of its input at the same tags, so the georeference of the input stays valid. Tags: OGC
 19-008r4, GeoTIFF 1.1, section 7.1; GDAL's tag of the value that means "no data".
 """
 
@@ -26,7 +26,7 @@ _PLACES = {
 _NODATA = 42113
 
 Tag = tuple[int, DATATYPE, int, str | tuple[float, ...], bool]
-"""A tag as tifffile writes it: code, type, count, value, and whether it stands on the first page alone."""
+"""A tag as tifffile writes it: code, type, count, value, and whether only the first page has it."""
 
 
 @dataclass(frozen=True)
@@ -43,108 +43,114 @@ class Geography:
     nodata: float | None = None
 
     def restore_nodata(self, pixels: np.ndarray) -> np.ndarray:
-        """`(H, W, C)` with the value that means "no data" where the input had it.
+        """Return `(H, W, C)` pixels with the nodata value where the input had it.
 
-        Raises `ValueError` where the type of `pixels` does not hold it.
+        Raises ValueError if the type of `pixels` cannot represent that value.
         """
         if self.empty is None or self.nodata is None:
             return pixels
         if not self._can_hold_nodata(pixels.dtype):
             raise ValueError(
-                f"{self.nodata:g}, which means no data in the input, is no {pixels.dtype}, as which it is translated: "
+                f"the nodata value {self.nodata:g} of the input cannot be stored as {pixels.dtype}, the result's type: "
                 "give the target domain a range of floating-point values, or change the input's tag GDAL_NODATA"
             )
         return np.where(self.empty[..., None], pixels.dtype.type(self._nodata_as(pixels.dtype)), pixels)
 
     def avoid_nodata(self, pixels: np.ndarray) -> np.ndarray:
-        """`(H, W, C)` with the next value in place of the one that means "no data": measured, it says something."""
-        kind, held = pixels.dtype, self._nodata_as(pixels.dtype)
-        if held is None or math.isnan(held) or not self._can_hold_nodata(kind):
+        """Return `(H, W, C)` pixels without the nodata value, which is replaced by the next value."""
+        dtype, nodata = pixels.dtype, self._nodata_as(pixels.dtype)
+        if nodata is None or math.isnan(nodata) or not self._can_hold_nodata(dtype):
             return pixels
-        return np.where(pixels == kind.type(held), _next_value(held, kind), pixels)
+        return np.where(pixels == dtype.type(nodata), _next_value(nodata, dtype), pixels)
 
-    def _can_hold_nodata(self, kind: np.dtype) -> bool:
+    def _can_hold_nodata(self, dtype: np.dtype) -> bool:
+        """Return whether there is a nodata value that `dtype` can represent."""
         nodata = self.nodata
-        if nodata is None or kind.kind == "f":
+        if nodata is None or dtype.kind == "f":
             return nodata is not None
-        return float(nodata).is_integer() and 0 <= nodata <= np.iinfo(kind).max
+        return float(nodata).is_integer() and 0 <= nodata <= np.iinfo(dtype).max
 
-    def tags(self, kind: np.dtype) -> list[Tag]:
-        """All tags of a file with pixels of `kind`, that of GDAL included."""
-        nodata = self._nodata_as(kind)
-        said = "" if nodata is None else "nan" if math.isnan(nodata) else f"{nodata:.17g}"
-        return [*self.location_tags, *([(_NODATA, DATATYPE.ASCII, 0, said, True)] if said else [])]
+    def tags(self, dtype: np.dtype) -> list[Tag]:
+        """Return all tags of a file with pixels of `dtype`, including GDAL's."""
+        nodata = self._nodata_as(dtype)
+        text = "" if nodata is None else "nan" if math.isnan(nodata) else f"{nodata:.17g}"
+        return [*self.location_tags, *([(_NODATA, DATATYPE.ASCII, 0, text, True)] if text else [])]
 
-    def _nodata_as(self, kind: np.dtype) -> float | None:
-        """`nodata`, or NaN where it is a number too large for floats of `kind`."""
-        if kind.kind != "f" or self.nodata is None or not math.isfinite(self.nodata):
+    def _nodata_as(self, dtype: np.dtype) -> float | None:
+        """Return `nodata`, or NaN if it is too large for the float `dtype`."""
+        if dtype.kind != "f" or self.nodata is None or not math.isfinite(self.nodata):
             return self.nodata
         with np.errstate(over="ignore"):
-            return self.nodata if np.isfinite(kind.type(self.nodata)) else math.nan
+            return self.nodata if np.isfinite(dtype.type(self.nodata)) else math.nan
 
 
-def _next_value(value: float, kind: np.dtype) -> np.generic:
-    """The value of `kind` that follows `value`, or comes before it where none does; of floats the 16th, since GDAL
-    takes the next two for equal."""
-    if kind.kind == "f":
-        return kind.type(value) + 16 * np.spacing(np.abs(kind.type(value)))
-    return kind.type(value + 1 if value < np.iinfo(kind).max else value - 1)
+def _next_value(value: float, dtype: np.dtype) -> np.generic:
+    """Return the value of `dtype` after `value`, or before it if it is the maximum.
+
+    For floats, the 16th next, since GDAL treats the next two as equal.
+    """
+    if dtype.kind == "f":
+        return dtype.type(value) + 16 * np.spacing(np.abs(dtype.type(value)))
+    return dtype.type(value + 1 if value < np.iinfo(dtype).max else value - 1)
 
 
 NO_GEOGRAPHY = Geography()
-"""Of a picture that does not say where it lies."""
+"""The geography of a picture without a georeference."""
 
 
 def read_geography(page: TiffPage) -> Geography:
-    """What the tags of `page` say, before its pixels are seen."""
+    """Return what the tags of `page` state; `empty` is set later, by `fill_nodata`."""
     location_tags: list[Tag] = []
     for code, kind in _PLACES.items():
         value = page.tags.valueof(code)
         if isinstance(value, str) and kind == DATATYPE.ASCII:
             location_tags.append((code, kind, 0, value, True))
         elif (
-            isinstance(value, tuple) and kind != DATATYPE.ASCII and all(isinstance(one, (int, float)) for one in value)
+            isinstance(value, tuple)
+            and kind != DATATYPE.ASCII
+            and all(isinstance(number, (int, float)) for number in value)
         ):
             location_tags.append((code, kind, len(value), value, True))
-    said = str(page.tags.valueof(_NODATA) or "").strip("\0 ")
+    text = str(page.tags.valueof(_NODATA) or "").strip("\0 ")
     try:
-        return Geography(tuple(location_tags), nodata=float(said)) if said else Geography(tuple(location_tags))
-    except ValueError:  # no number, so nothing can equal it
-        return Geography((*location_tags, (_NODATA, DATATYPE.ASCII, 0, said, True)))
+        return Geography(tuple(location_tags), nodata=float(text)) if text else Geography(tuple(location_tags))
+    except ValueError:  # not a number, so no pixel equals it
+        return Geography((*location_tags, (_NODATA, DATATYPE.ASCII, 0, text, True)))
 
 
-def fill_nodata(pixels: np.ndarray, known: Geography) -> tuple[np.ndarray, Geography]:
-    """`(H, W, C)` with the mean of each channel where a pixel holds nothing, and `known` with these places.
+def fill_nodata(pixels: np.ndarray, geography: Geography) -> tuple[np.ndarray, Geography]:
+    """Return `(H, W, C)` pixels with the mean of each channel in pixels without data, and the geography with `empty`.
 
-    The mean is 0 where none holds anything. A pixel holds nothing where all its channels have the value for that, or
-    one is NaN.
+    The mean is 0 if no pixel has data. A pixel has no data if all its channels have the nodata value, or one is NaN.
     """
     empty = np.zeros(pixels.shape[:2], bool)
     if pixels.dtype.kind == "f":
         empty[np.isnan(pixels).any(axis=2)] = True
-    nodata = known.nodata
+    nodata = geography.nodata
     if nodata is not None and not math.isnan(nodata):
-        with np.errstate(over="ignore"):  # floats of 32 bits have a larger one as infinity
+        with np.errstate(over="ignore"):  # a larger value is infinity in float32
             empty[(pixels == nodata).all(axis=2)] = True
     elif empty.any():
         nodata = math.nan
     if not empty.any():
-        return pixels, known
+        return pixels, geography
     mean = np.zeros(pixels.shape[2]) if empty.all() else pixels[~empty].mean(axis=0, dtype=np.float64)
     mean = mean if pixels.dtype.kind == "f" else mean.round()
-    return np.where(empty[..., None], mean.astype(pixels.dtype), pixels), Geography(known.location_tags, empty, nodata)
+    return np.where(empty[..., None], mean.astype(pixels.dtype), pixels), Geography(
+        geography.location_tags, empty, nodata
+    )
 
 
 def read_world_file(picture: Path) -> tuple[str, str] | None:
-    """The text of the world file beside `picture`, and of its `.prj`, empty where there is none; None without any."""
+    """Return the text of the world file of `picture`, and of its `.prj` or ""; None if it has no world file."""
     world, *projection = find_world_files(picture) or (None,)
     if world is None:
         return None
-    return world.read_text("latin-1"), "".join(one.read_text("utf-8", "replace") for one in projection)
+    return world.read_text("latin-1"), "".join(file.read_text("utf-8", "replace") for file in projection)
 
 
 def orient_world_file(text: str, orientation: int, height: int, width: int) -> str:
-    """The text of a world file for a picture `(height, width)` that was turned upright from an EXIF `orientation`."""
+    """Return the text of a world file for a picture `(height, width)` that was turned upright from `orientation`."""
     if orientation not in range(2, 9):
         return text
     x_across, y_across, x_down, y_down, x, y = map(float, text.split())
@@ -156,13 +162,13 @@ def orient_world_file(text: str, orientation: int, height: int, width: int) -> s
     if orientation in (3, 4, 7, 8):
         x, y = x + (height - 1) * x_down, y + (height - 1) * y_down
         x_down, y_down = -x_down, -y_down
-    return "".join(f"{one + 0.0!r}\n" for one in (x_across, y_across, x_down, y_down, x, y))
+    return "".join(f"{number + 0.0!r}\n" for number in (x_across, y_across, x_down, y_down, x, y))
 
 
 def find_world_files(picture: Path) -> tuple[Path, ...]:
-    """The world file beside `picture`, and its `.prj` where there is one; empty without a world file.
+    """Return the world file next to `picture`, and its `.prj` if there is one; empty without a world file.
 
-    Names: photo.jgw or photo.jpgw beside photo.jpg, or photo.wld; in capitals, too.
+    Names: photo.jgw, photo.jpgw or photo.wld for photo.jpg, in lower or upper case.
     """
     for suffix in _suffixes(picture):
         file = _find_sibling(picture, suffix)
@@ -173,14 +179,15 @@ def find_world_files(picture: Path) -> tuple[Path, ...]:
 
 
 def _find_sibling(picture: Path, suffix: str) -> Path | None:
-    """The file beside `picture` with `suffix` in small letters, in capitals, or as in .Tfw and .TIFw."""
-    capitals = suffix.upper()
-    files = (picture.with_name(picture.stem + one) for one in (suffix, capitals, suffix.title(), f"{capitals[:-1]}w"))
+    """Return the file next to `picture` with `suffix` in lower or upper case, or as in .Tfw and .TIFw, or None."""
+    upper = suffix.upper()
+    spellings = (suffix, upper, suffix.title(), f"{upper[:-1]}w")
+    files = (picture.with_name(picture.stem + spelling) for spelling in spellings)
     return next((file for file in files if os.path.isfile(file)), None)  # `os.path`: a name may become too long
 
 
 def _is_world(text: str) -> bool:
-    """Whether it is six numbers: a pixel's size and turn, and where the first one lies."""
+    """Return whether `text` is six numbers: the size and rotation of a pixel, and the position of the first."""
     try:
         return len([float(number) for number in text.split()]) == 6
     except ValueError:
@@ -188,7 +195,7 @@ def _is_world(text: str) -> bool:
 
 
 def world_suffix(picture: Path) -> str:
-    """The suffix of a world file for `picture`: .jgw for .jpg."""
+    """Return the suffix of a world file for `picture`: .jgw for .jpg."""
     return _suffixes(picture)[0]
 
 

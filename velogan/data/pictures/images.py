@@ -1,8 +1,8 @@
-"""Single pictures: files to arrays at their own depth, and back. What becomes of what is in docs/formats.md.
+"""Read and write single images at their native bit depth. Conversions are listed in docs/formats.md.
 
 8 or 16 bits become uint8 or uint16, 1 to 7 bits uint8, scaled to 0..255. 9 to 15 bits, and integers of 32 bits within
-0..65535 (TIFF), become uint16, unchanged. Signed integers and floats become float32; infinity is refused, and NaN but
-in TIFF. The first bytes of a file tell its format, not its name.
+0..65535 (TIFF), become uint16, unchanged. Signed integers and floats become float32; infinity is rejected,
+and so is NaN except in TIFF. The format of a file is detected from its first bytes, not from its name.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _FORMATS = (
     (re.compile(rb"....ftyp(hei[cxms]|hev[cxms])", re.DOTALL), "HEIC"),
     (re.compile(rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51"), "JPEG 2000"),
 )
-_WEAK = {"BMP": re.compile(rb"BM.{4}\0{4}", re.DOTALL), "PPM": re.compile(rb"P[1-6]\s+[#\d]")}
-"""More of what such files begin with, for names that do not say that they are pictures."""
+_STRICT_FORMATS = {"BMP": re.compile(rb"BM.{4}\0{4}", re.DOTALL), "PPM": re.compile(rb"P[1-6]\s+[#\d]")}
+"""Stricter patterns of these formats, for files without the suffix of a picture."""
 _CAMERAS = {".dng", ".nef", ".cr2", ".arw", ".orf", ".rw2", ".pef", ".srw"}  # raw sensor values behind a TIFF header
 _ENCODERS: dict[str, Callable[[Picture], bytes]] = {
     ".jpg": encode_jpeg,
@@ -60,9 +60,9 @@ _ENCODERS: dict[str, Callable[[Picture], bytes]] = {
     ".npy": encode_npy,
 }
 SUFFIXES = frozenset(_ENCODERS)
-"""Of files that are written."""
+"""The suffixes of files that can be written."""
 LOSSY = frozenset({".jpg", ".jpeg", ".webp"})
-"""Of these, the ones that change pixels."""
+"""Those of lossy formats."""
 READABLE_SUFFIXES = SUFFIXES | {
     ".jfif",
     ".jpe",
@@ -77,19 +77,20 @@ READABLE_SUFFIXES = SUFFIXES | {
     ".jpf",
     ".jpx",
 }
-"""Of files that are read, too; a file of another name is looked into."""
+"""The suffixes of files that can be read; for other names the first bytes decide."""
 
-_SPACES = {b"GRAY": 1, b"RGB ": 3, b"CMYK": 4}  # what a profile says, at its bytes 16 to 19, that it is of
-_LONGEST_SIDE = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383}
+_PROFILE_CHANNELS = {b"GRAY": 1, b"RGB ": 3, b"CMYK": 4}  # by bytes 16 to 19 of a colour profile
+_MAX_SIDES = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383}
 
 
 def read_picture(path: Path | str, *, pages_are_channels: bool = False, filled: bool = True) -> Picture:
-    """Read a picture file upright and at its own depth; see `tiff.decode_tiff` for pages.
+    """Read a picture file upright and at its own bit depth.
 
-    `filled`: pixels without data have the mean. Not so of masks and label maps, whose whole numbers all say something.
+    pages_are_channels: whether several grey pages of a TIFF are channels if the file does not state it
+    filled: replace pixels without data by the mean; False for masks and label maps, where every value counts
 
-    Raises `ValueError` with the reason if it is no picture, damaged, or larger than `MAX_BYTES` when decoded,
-    `OSError` if it cannot be read at all.
+    Raises ValueError with the reason if the file is not a picture, damaged, or larger than `MAX_BYTES` when decoded;
+    OSError if it cannot be read.
     """
     check_file(path)
     with open(path, "rb") as file:
@@ -97,30 +98,30 @@ def read_picture(path: Path | str, *, pages_are_channels: bool = False, filled: 
 
 
 def check_has_data(picture: Picture) -> Picture:
-    """The same picture. ValueError where none of its pixels holds data, so that nothing can be learned from it."""
+    """Return the picture. Raises ValueError if none of its pixels has data, so that nothing can be learned from it."""
     empty = picture.metadata.geography.empty
     if empty is not None and empty.all():
-        raise ValueError("no pixel holds data, as its tag GDAL_NODATA says, or NaN in each")
+        raise ValueError("no pixel has data: all have the value of its tag GDAL_NODATA, or NaN")
     return picture
 
 
 def is_picture(path: Path) -> bool:
-    """Whether a file is taken for a picture: by its name, or else by its first bytes. Raw files of cameras are none."""
+    """Return whether a file is a picture, by its suffix, else by its first bytes. Raw camera files are not."""
     suffix = path.suffix.lower()
     if suffix in READABLE_SUFFIXES or suffix in _CAMERAS:
         return suffix in READABLE_SUFFIXES
     start = read_first_bytes(path, DICOM_MAGIC_OFFSET + 4)
-    if start[DICOM_MAGIC_OFFSET:] == b"DICM":  # what stands before that may be the header of a TIFF
+    if start[DICOM_MAGIC_OFFSET:] == b"DICM":  # the bytes before that may be the header of a TIFF
         return False
     try:
         name = _detect_format(start)
     except ValueError:
         return False
-    return name not in _WEAK or _WEAK[name].match(start) is not None
+    return name not in _STRICT_FORMATS or _STRICT_FORMATS[name].match(start) is not None
 
 
 def decode(data: bytes, *, pages_are_channels: bool = False, filled: bool = True) -> Picture:
-    """Decode the bytes of a picture file as `read_picture`; raises `ValueError` with the reason, and nothing else."""
+    """Decode the bytes of a picture file as `read_picture` does. Raises only ValueError, with the reason."""
     if not data:
         raise ValueError("the file is empty")
     name = _detect_format(data)
@@ -131,6 +132,7 @@ def decode(data: bytes, *, pages_are_channels: bool = False, filled: bool = True
 
 
 def _detect_format(data: bytes) -> str:
+    """Return the format of a file by its first bytes. Raises ValueError if it is unknown."""
     for pattern, name in _FORMATS:
         if pattern.match(data):
             return name
@@ -138,33 +140,35 @@ def _detect_format(data: bytes) -> str:
 
 
 def save_picture(path: Path | str, picture: Picture) -> None:
-    """Write a picture to a file; the suffix names the format, see `encode`. `OSError` if it cannot be written."""
+    """Write a picture to a file; its suffix selects the format (see `encode`). Raises OSError if that fails."""
     data = encode(Path(path).suffix.lower(), picture)
     Path(path).write_bytes(data)
 
 
 def encode(suffix: str, picture: Picture) -> bytes:
-    """Give the bytes of a picture file; `suffix` names the format.
+    """Return the bytes of a picture file; `suffix` selects the format.
 
-    JPEG and WebP have quality 95, JPEG with colour at full resolution; the other formats are lossless. WebP turns grey
-    into RGB. A colour profile is written where it is of the colours that the file has. Raises `ValueError` if the
-    format cannot hold the picture (see `choose_suffix`).
+    JPEG and WebP have quality 95, JPEG without chroma subsampling; the other formats are lossless. WebP converts grey
+    to RGB. A colour profile is written if it matches the channels. Raises ValueError if the format cannot hold the
+    picture (see `choose_suffix`).
     """
     if suffix not in SUFFIXES:
-        raise ValueError(f"{suffix or 'no suffix'} names no picture format: name one of {', '.join(sorted(SUFFIXES))}")
+        raise ValueError(
+            f"{suffix or 'no suffix'} is not the suffix of a picture format: use one of {', '.join(sorted(SUFFIXES))}"
+        )
     if not _can_hold(suffix, picture):
         height, width, channels = picture.pixels.shape
-        what = f"{width}x{height} pixels of {picture.pixels.dtype}, {pluralize(channels, 'channel')}"
-        what += " and alpha" if picture.alpha is not None else ""
-        raise ValueError(f"{suffix} cannot hold {what}: save it as {choose_suffix(suffix, picture)}")
+        description = f"{width}x{height} pixels of {picture.pixels.dtype}, {pluralize(channels, 'channel')}"
+        description += " and alpha" if picture.alpha is not None else ""
+        raise ValueError(f"{suffix} cannot hold {description}: save it as {choose_suffix(suffix, picture)}")
     colours = 3 if suffix == ".webp" else picture.pixels.shape[2]
-    if picture.icc is not None and _SPACES.get(picture.icc[16:20], colours) != colours:
+    if picture.icc is not None and _PROFILE_CHANNELS.get(picture.icc[16:20], colours) != colours:
         picture = replace(picture, icc=None)
     return _ENCODERS[suffix](picture)
 
 
 def detect_suffix(data: bytes) -> str:
-    """Give the suffix for a translation of the picture file that begins with `data`; `.png` if that is no picture."""
+    """Return the suffix for the translation of a file that begins with `data`; `.png` if its format is unknown."""
     try:
         name = _detect_format(data)
     except ValueError:
@@ -173,25 +177,26 @@ def detect_suffix(data: bytes) -> str:
 
 
 def choose_suffix(suffix: str, picture: Picture) -> str:
-    """Give `suffix` if its format can hold the picture, else `.png` if that can, else `.tiff`.
+    """Return `suffix` if its format can hold the picture, else `.png` if that can, else `.tiff`.
 
-    Except for JPEG and WebP, reading the file gives back the same values.
+    Except for JPEG and WebP, reading the file returns the same values.
     """
     return next((name for name in (suffix, ".png") if _can_hold(name.lower(), picture)), ".tiff")
 
 
 def _can_hold(suffix: str, picture: Picture) -> bool:
+    """Return whether a format can hold the size, type and channels of the picture."""
     height, width, channels = picture.pixels.shape
-    alpha = picture.alpha is not None
+    has_alpha = picture.alpha is not None
     if suffix in (".tif", ".tiff"):
         return True
     if suffix == ".npy":
-        return not alpha
+        return not has_alpha
     depths = ("uint8", "uint16") if suffix in (".png", ".ppm") else ("uint8",)
     return (
         suffix in SUFFIXES
         and channels in (1, 3)
         and picture.pixels.dtype.name in depths
-        and not (alpha and suffix not in (".png", ".webp"))
-        and max(height, width) <= _LONGEST_SIDE.get(suffix, MAX_SIDE)
+        and not (has_alpha and suffix not in (".png", ".webp"))
+        and max(height, width) <= _MAX_SIDES.get(suffix, MAX_SIDE)
     )

@@ -1,4 +1,4 @@
-"""What a file says of its image beside the pixels, and what a translation keeps: EXIF, resolution, geography."""
+"""The metadata of a picture file that a translation keeps: EXIF, resolution, colours, geography."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MAX_EXIF = 2**16 - 64  # bytes: of a JPEG file; others rarely have more
 
 @dataclass(frozen=True)
 class FileMetadata:
-    """What a file says beside the pixels.
+    """The metadata of a picture file.
 
     - `exif`: the block for an upright image, without its thumbnail, or None
     - `dpi`: pixels per inch across and down, or None
-    - `colours`: what a PNG says of its colours beside a profile, as its chunks
-    - `geography`: of a TIFF alone
-    - `frames`: number of frames of an animation, of which the first is the image
-    - `orientation`: as in EXIF, 1 to 8, how the file stores what is upright here
+    - `colours`: the colour chunks of a PNG other than a profile
+    - `geography`: of a TIFF
+    - `frames`: the number of frames of an animation; the image is the first
+    - `orientation`: how the file stores the image, as in EXIF, 1 to 8; the image here is upright
     """
 
     exif: bytes | None = None
@@ -42,11 +42,11 @@ class FileMetadata:
 
 
 EMPTY_METADATA = FileMetadata()
-"""Of a file that says nothing."""
+"""The metadata of a file that has none."""
 
 
 def parse_exif(exif: bytes) -> FileMetadata:
-    """Return orientation and resolution of EXIF bytes, and the block for an upright image: what is not damaged."""
+    """Return the undamaged parts of EXIF bytes: orientation, resolution, and the block for an upright image."""
     metadata, tags = FileMetadata(), Image.Exif()
     with suppress(Exception):  # damaged EXIF makes Pillow raise anything
         tags.load(exif)

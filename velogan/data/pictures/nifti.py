@@ -1,4 +1,4 @@
-"""NIfTI volumes as axial slices, and back with affine and header kept."""
+"""Read NIfTI volumes as axial slices, and write slices back with the same affine and header."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.scan_info import ScanInfo
 from velogan.data.pictures.values import PixelFormat, to_channels
 
-imageglobals.logger.setLevel(logging.CRITICAL)  # it prints flaws that it can pass over
+imageglobals.logger.setLevel(logging.CRITICAL)  # it logs flaws that it can ignore
 
 _COMMENT = 6  # the code of extensions that are text
 _AS_STORED = np.array([(0, 1), (1, 1), (2, 1)])
 
 
 class NiftiScan:
-    """A volume, or a series of them in time, as axial slices: anterior above, left at the left, from foot to head."""
+    """A volume, or a time series, as axial slices from foot to head: anterior at the top, left at the left."""
 
     def __init__(self, image: Nifti1Image, *, packed: bool):
         self._image, self._packed = image, packed
@@ -44,64 +44,64 @@ class NiftiScan:
 
     @property
     def info(self) -> ScanInfo:
-        """Volumes in time; NIfTI says nothing of the patient."""
+        """The number of volumes in time; NIfTI has no field for the patient."""
         return ScanInfo(times=self._sides[3])
 
     def picture(self, index: int) -> Picture:
-        """An axial slice in the volume's units."""
+        """Return an axial slice in the volume's units."""
         time, height = divmod(index, self._canonical[2])
         axis = int(np.argwhere(self._turn[:, 0] == 2)[0, 0])
         at = height if self._turn[axis, 1] > 0 else self._sides[axis] - 1 - height
         chosen: list[Any] = [slice(None)] * 3 + [time] + [0] * (len(self._shape) - 4)
         chosen[axis] = slice(at, at + 1)
         values = np.asanyarray(self._image.dataobj[tuple(chosen[: len(self._shape)])])
-        values = values.reshape([1 if one == axis else self._sides[one] for one in range(3)])
+        values = values.reshape([1 if side == axis else self._sides[side] for side in range(3)])
         plane = apply_orientation(values, self._turn)[:, :, 0]
         return assemble(np.ascontiguousarray(np.rot90(plane)))
 
-    def encode(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
-        """The volume with other values, and a text in `descrip` and in an extension that says who made it."""
-        planes = [np.rot90(to_channels(one, 1)[..., 0], k=-1) for one in slices]
+    def encode(self, slices: list[np.ndarray], form: PixelFormat, provenance: Provenance) -> bytes:
+        """Return the file with other values; `descrip` and an extension state its provenance."""
+        planes = [np.rot90(to_channels(pixels, 1)[..., 0], k=-1) for pixels in slices]
         back = ornt_transform(_AS_STORED, self._turn)
         count = self._canonical[2]
-        times = [np.stack(planes[start : start + count], axis=2) for start in range(0, len(planes), count)]
-        volume = np.stack([apply_orientation(one, back) for one in times], axis=3).reshape(self._shape)
+        volumes = [np.stack(planes[start : start + count], axis=2) for start in range(0, len(planes), count)]
+        volume = np.stack([apply_orientation(volume, back) for volume in volumes], axis=3).reshape(self._shape)
         header = self._image.header.copy()
         header.set_data_dtype(volume.dtype)
         header["scl_slope"], header["scl_inter"] = 1, 0
         header["cal_min"], header["cal_max"] = form.range or (0, 0)
         header["intent_code"] = header["intent_p1"] = header["intent_p2"] = header["intent_p3"] = 0
-        header["intent_name"] = header["aux_file"] = b""  # what values mean, and how they are coloured
+        header["intent_name"] = header["aux_file"] = b""  # the meaning of values, and their colours
         for name in {"glmax", "glmin"} & set(header):
             header[name] = 0
-        header["descrip"] = f"SYNTHETIC by {made.program} {made.version}, not for diagnosis"[:79].encode()
-        header.extensions.append(Nifti1Extension(_COMMENT, made.text.encode()))
-        header["vox_offset"] = 0  # room for the extension is found anew
+        header["descrip"] = f"SYNTHETIC by {provenance.program} {provenance.version}, not for diagnosis"[:79].encode()
+        header.extensions.append(Nifti1Extension(_COMMENT, provenance.text.encode()))
+        header["vox_offset"] = 0  # recomputed with the extension
         data = type(self._image)(volume, self._image.affine, header).to_bytes()
         return gzip.compress(data, compresslevel=6, mtime=0) if self._packed else data
 
 
 def read_nifti(data: bytes, *, packed: bool) -> NiftiScan:
-    """Read the bytes of a NIfTI file; `packed`: by gzip perhaps, of which no more than stated is read."""
+    """Read the bytes of a NIfTI file. `packed`: may be gzip, decompressed up to the size in its header."""
     zipped = packed and data[:2] == b"\x1f\x8b"
     stream: Any = gzip.GzipFile(fileobj=io.BytesIO(data)) if zipped else io.BytesIO(data)
     start = stream.read(Nifti2Header.sizeof_hdr)
     kind = next((kind for kind in (Nifti1Image, Nifti2Image) if kind.header_class.may_contain_header(start)), None)
     if kind is None:
-        raise ValueError("it does not begin as a NIfTI file does")
+        raise ValueError("it has no NIfTI header")
     header: Any = kind.header_class(start[: kind.header_class.sizeof_hdr], check=False)
     shape, dtype = header.get_data_shape(), header.get_data_dtype()
     if dtype.kind not in "uif" or dtype.itemsize > 8:
-        raise ValueError(f"values of type {str(dtype)[:40]} are no real numbers")
+        raise ValueError(f"values of type {str(dtype)[:40]} are not real numbers")
     if not 2 <= len(shape) <= 7 or min(shape) < 1 or math.prod(shape[4:]) != 1:
-        raise ValueError(f"shape {shape}: a volume has 3 sides, or 4 with time")
+        raise ValueError(f"shape {shape}: a volume has 3 dimensions, or 4 with time")
     sides = [*shape, 1][:3]
     rest = math.prod(shape) // (sides[0] * sides[1])
     check_size(sides[1], sides[0], rest * dtype.itemsize, working=rest / sides[2] * 4 + 16)
     offset, size = float(header["vox_offset"]), math.prod(shape) * dtype.itemsize
     if not int(header["sizeof_hdr"]) <= offset <= MAX_HEADER_BYTES:
         raise ValueError(f"its values begin at byte {offset:.0f}: the file is damaged")
-    whole = start + stream.read(max(0, int(offset) + size - len(start)))
-    if len(whole) < int(offset) + size:
-        raise ValueError(f"{len(whole)} bytes of {int(offset) + size}: the file is truncated")
-    return NiftiScan(kind.from_bytes(whole), packed=packed)
+    content = start + stream.read(max(0, int(offset) + size - len(start)))
+    if len(content) < int(offset) + size:
+        raise ValueError(f"{len(content)} bytes of {int(offset) + size}: the file is truncated")
+    return NiftiScan(kind.from_bytes(content), packed=packed)

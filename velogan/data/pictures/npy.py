@@ -11,15 +11,15 @@ from velogan.data.pictures.picture import Picture, assemble, check_size, pixel_b
 
 
 def decode_npy(data: bytes) -> Picture:
-    """Decode the bytes of a `.npy` file; raises `ValueError` for other shapes and types, and for false headers."""
+    """Decode the bytes of a `.npy` file; raises ValueError for other shapes and types, and for invalid headers."""
     array = np.load(io.BytesIO(data), allow_pickle=False)
-    sides, (own, before) = array.shape, pixel_bytes(array.dtype)
+    sides, (own_bytes, original_bytes) = array.shape, pixel_bytes(array.dtype)
     if len(sides) not in (2, 3) or min(sides) < 1:
         raise ValueError(f"shape {sides}: a picture is (height, width) or (height, width, channels)")
     if len(sides) == 3 and 2 * sides[0] <= min(sides[1:]):
-        hint = "channels come last: save it with np.moveaxis(array, 0, -1)"
-        raise ValueError(f"shape {sides} looks like (channels, height, width); {hint}")
-    check_size(sides[0], sides[1], math.prod(sides[2:]) * own, working=math.prod(sides[2:]) * before)
+        fix = "channels come last: save it with np.moveaxis(array, 0, -1)"
+        raise ValueError(f"shape {sides} looks like (channels, height, width); {fix}")
+    check_size(sides[0], sides[1], math.prod(sides[2:]) * own_bytes, working=math.prod(sides[2:]) * original_bytes)
     return assemble(np.ascontiguousarray(array))
 
 

@@ -1,4 +1,4 @@
-"""A picture in memory, and what every decoder does to one: limits, types, orientation."""
+"""A decoded picture, and what all decoders share: limits, types, orientation."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ import numpy as np
 from velogan.data.pictures.metadata import EMPTY_METADATA, FileMetadata
 
 MAX_BYTES = 2**30
-"""The most bytes of decoded pixels; 16384x16384 pixels of 8-bit RGB take three quarters of it."""
+"""Maximum number of bytes of decoded pixels; 16384x16384 pixels of 8-bit RGB take three quarters of it."""
 
 MAX_HEADER_BYTES = 2**26
-"""The most bytes that a file may have beside its pixels."""
+"""Maximum number of bytes of a file besides its pixels."""
 
 _MAX_WORK = MAX_BYTES // 2 * 3 + MAX_HEADER_BYTES
-"""The most bytes of an image's pixels and the decoder's working memory together."""
+"""Maximum number of bytes of an image's pixels and the decoder's working memory together."""
 
 _WORK_PER_PIXEL = 32
-"""The same for each pixel where `pixel_limit` is set: float32 RGBA and as much again."""
+"""The same per pixel if `pixel_limit` is set: float32 RGBA and as much again."""
 
 MAX_SIDE = 65535
-"""The most pixels of a side."""
+"""Maximum number of pixels of a side."""
 
 DICOM_MAGIC_OFFSET = 128
-"""Where a DICOM file says DICM."""
+"""The position of `DICM` in a DICOM file."""
 
 pixel_limit: ContextVar[int | None] = ContextVar("pixel_limit", default=None)
-"""The most pixels, height times width, that a file may decode to; None: what `MAX_SIDE` and `MAX_BYTES` leave."""
+"""Maximum height times width that a file may decode to; None: only `MAX_SIDE` and `MAX_BYTES` apply."""
 
 
 class TooManyPixels(ValueError):
@@ -43,15 +43,15 @@ class TooManyPixels(ValueError):
 
 def check_file(path: Path | str) -> None:
     """Raise ValueError if a file about to be read has too many bytes or is not a regular file."""
-    facts = os.stat(path)
-    if not stat.S_ISREG(facts.st_mode):
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
         raise ValueError("not a regular file")
-    if facts.st_size > MAX_BYTES + MAX_HEADER_BYTES:
-        raise ValueError(f"a file of {facts.st_size >> 20} MiB; at most {MAX_BYTES + MAX_HEADER_BYTES >> 20} are read")
+    if status.st_size > MAX_BYTES + MAX_HEADER_BYTES:
+        raise ValueError(f"a file of {status.st_size >> 20} MiB; at most {MAX_BYTES + MAX_HEADER_BYTES >> 20} are read")
 
 
 def read_first_bytes(path: Path, count: int) -> bytes:
-    """What a file begins with; nothing where it cannot be read, or is no regular file."""
+    """Return the first bytes of a file; empty if it cannot be read, or is not a regular file."""
     try:
         if not path.is_file():  # opening a pipe would wait for a writer
             return b""
@@ -63,7 +63,7 @@ def read_first_bytes(path: Path, count: int) -> bytes:
 
 @contextmanager
 def convert_decode_errors(name: str) -> Iterator[None]:
-    """Turn whatever a decoder raises into `ValueError` with a printable reason."""
+    """Convert any exception of a decoder to ValueError with a printable reason; `name` is the kind of file."""
     try:
         yield
     except MemoryError:
@@ -78,12 +78,15 @@ def convert_decode_errors(name: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture at its own depth, upright.
+    """A picture at its own bit depth, upright.
 
-    `pixels`: `(H, W, C)` uint8, uint16 or float32 (floats and signed integers unchanged), colours without alpha;
-    `alpha`: `(H, W)` of the same type, or None; `icc`: the colour profile's bytes, or None;
-    `metadata`: what else the file says that a translation keeps. The arrays are writable and may be views of one block.
-    `mask`: `(H, W, 1)` uint8 or uint16, 0 where a translation leaves it as it is, or None.
+    pixels: `(H, W, C)` uint8, uint16 or float32, without alpha
+    alpha: `(H, W)` of the same type, or None
+    icc: the bytes of the colour profile, or None
+    metadata: what else a translation keeps of the file
+    mask: `(H, W, 1)` uint8 or uint16, 0 where a translation keeps the original pixels, or None
+
+    The arrays are writable and may be views of one block.
     """
 
     pixels: np.ndarray
@@ -94,7 +97,7 @@ class Picture:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its arrays."""
+        """The number of bytes of its arrays."""
         return sum(array.nbytes for array in (self.pixels, self.alpha, self.mask) if array is not None)
 
     def read_only(self) -> Picture:
@@ -107,18 +110,20 @@ class Picture:
 def check_size(height: int, width: int, bytes_per_pixel: float, *, working: float = 0) -> None:
     """Check the size that a header states against the limits, before anything is allocated.
 
-    `working`: bytes per pixel that the decoder needs beside the result. Raises `ValueError`, which is
-    `TooManyPixels` for more than `pixel_limit`.
+    `working`: bytes per pixel that the decoder needs besides the result. Raises ValueError, or its subclass
+    TooManyPixels if the size exceeds `pixel_limit`.
     """
     if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
         raise ValueError(f"{width}x{height} pixels: each side takes 1 to {MAX_SIDE}")
-    most = pixel_limit.get()
-    if most is not None and height * width > most:
-        raise TooManyPixels(f"{width}x{height} pixels; at most {most} are taken")
+    limit = pixel_limit.get()
+    if limit is not None and height * width > limit:
+        raise TooManyPixels(f"{width}x{height} pixels; at most {limit} are accepted")
     size, work = (math.ceil(height * width * each) for each in (bytes_per_pixel, bytes_per_pixel + working))
-    for need, limit in ((size, MAX_BYTES), (work, min(_MAX_WORK, (most or MAX_BYTES) * _WORK_PER_PIXEL))):
-        if need > limit:
-            raise ValueError(f"{width}x{height} pixels take {need >> 20} MiB to decode; the limit is {limit >> 20}")
+    for needed, max_bytes in ((size, MAX_BYTES), (work, min(_MAX_WORK, (limit or MAX_BYTES) * _WORK_PER_PIXEL))):
+        if needed > max_bytes:
+            raise ValueError(
+                f"{width}x{height} pixels take {needed >> 20} MiB to decode; the limit is {max_bytes >> 20}"
+            )
 
 
 def pixel_bytes(dtype: np.dtype) -> tuple[int, int]:
@@ -128,11 +133,10 @@ def pixel_bytes(dtype: np.dtype) -> tuple[int, int]:
 
 
 def to_supported_dtype(array: np.ndarray, *, finite: bool = True) -> np.ndarray:
-    """Give an array of any number type as uint8, uint16 or float32.
+    """Return an array of any numeric type as uint8, uint16 or float32.
 
     bool becomes 0 and 255; unsigned 32- and 64-bit values become uint16 if they fit; signed integers and other
-    floats become float32. Raises `ValueError` for NaN and infinities, unless not `finite`, and for types that are no
-    numbers.
+    floats become float32. Raises ValueError for types that are not numeric, and if `finite` for NaN and infinity.
     """
     kind, size = array.dtype.kind, array.dtype.itemsize
     if kind == "b":
@@ -142,19 +146,19 @@ def to_supported_dtype(array: np.ndarray, *, finite: bool = True) -> np.ndarray:
     if kind == "u" and array.max() <= 65535:
         return array.astype(np.uint16)
     if kind not in "uif":
-        raise ValueError(f"pixels of type {array.dtype} are no real numbers")
+        raise ValueError(f"pixels of type {array.dtype} are not real numbers")
     with np.errstate(over="ignore"):
         array = array.astype(np.float32, copy=False)
-    wrong = array.size - int(np.count_nonzero(np.isfinite(array))) if finite else 0
-    if wrong:
-        raise ValueError(f"{wrong} of {array.size} pixel values are NaN or infinite")
+    invalid = array.size - int(np.count_nonzero(np.isfinite(array))) if finite else 0
+    if invalid:
+        raise ValueError(f"{invalid} of {array.size} pixel values are NaN or infinite")
     return array
 
 
 def assemble(
     array: np.ndarray, *, has_alpha: bool = False, icc: bytes | None = None, metadata: FileMetadata = EMPTY_METADATA
 ) -> Picture:
-    """Make a picture of `(H, W)` or `(H, W, C)` decoded values, turned upright by the orientation of `metadata`.
+    """Build a picture from decoded `(H, W)` or `(H, W, C)` values, turned upright by the orientation of `metadata`.
 
     `has_alpha`: the last channel is alpha.
     """
@@ -172,6 +176,6 @@ def assemble(
 
 
 def with_alpha_channel(picture: Picture) -> np.ndarray:
-    """Give `(H, W, C)` with alpha as the last channel, in one block."""
+    """Return `(H, W, C)` with alpha as the last channel, in one block."""
     pixels, alpha = picture.pixels, picture.alpha
     return np.ascontiguousarray(pixels if alpha is None else np.concatenate([pixels, alpha[..., None]], axis=2))

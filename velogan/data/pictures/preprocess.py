@@ -1,4 +1,4 @@
-"""The deterministic part of preparing a picture: resizing before any crop.
+"""The deterministic part of preprocessing: resizing before any crop.
 
 The rules are those of junyanz/pytorch-CycleGAN-and-pix2pix, `data/base_dataset.py`.
 """
@@ -15,7 +15,7 @@ _LARGE = 2**26  # bytes of an 8-bit picture
 
 
 def prepared_shape(config: DataConfig, height: int, width: int, *, test: bool) -> tuple[int, int]:
-    """Give the `(height, width)` that a picture is resized to.
+    """Return the `(height, width)` that a picture is resized to.
 
     At test time nothing is cropped and the load size is the crop size, as in the reference's test options.
     """
@@ -25,8 +25,8 @@ def prepared_shape(config: DataConfig, height: int, width: int, *, test: bool) -
         return load, load
     if mode in ("scale_width", "scale_width_and_crop") and not (width == load and height >= config.crop_size):
         height, width = int(max(load * height / width, config.crop_size)), load
-    whole = test or mode in ("scale_width", "none")
-    if whole:  # two halvings and doublings keep only multiples of 4
+    is_uncropped = test or mode in ("scale_width", "none")
+    if is_uncropped:  # two halvings and doublings keep only multiples of 4
         return _multiple_of_4(height), _multiple_of_4(width)
     return height, width
 
@@ -34,7 +34,7 @@ def prepared_shape(config: DataConfig, height: int, width: int, *, test: bool) -
 def prepare(image: np.ndarray, config: DataConfig, *, test: bool, nearest: bool = False) -> np.ndarray:
     """Resize `(H, W, C)` uint8, uint16 or float32 with Pillow's antialiased bicubic to `prepared_shape`.
 
-    `nearest`: by the nearest pixel instead, so that no new values arise.
+    `nearest`: nearest neighbour instead, so that no new values arise.
 
     Raises `ValueError` if the result would be too large, for example from a very tall picture.
     """
@@ -48,7 +48,7 @@ def prepare(image: np.ndarray, config: DataConfig, *, test: bool, nearest: bool 
 def resize(
     image: np.ndarray, height: int, width: int, *, by: Image.Resampling = Image.Resampling.BICUBIC
 ) -> np.ndarray:
-    """Resize `(H, W, C)` with Pillow's antialiased bicubic, or `by` another of its ways, in the type's own range.
+    """Resize `(H, W, C)` with Pillow's antialiased bicubic, or `by` another of its filters, in the type's own range.
 
     8 bits are computed in Pillow's integer arithmetic, deeper types in float32; integers are rounded and clipped.
     """

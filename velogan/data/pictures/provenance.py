@@ -1,4 +1,4 @@
-"""What headers of synthetic scans say of the program and the weights that made them."""
+"""The program and weights that the headers of synthetic scans name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Provenance:
-    """Who made a synthetic scan: the program with its version, and the weights with their SHA-256."""
+    """The origin of a synthetic scan: the program with its version, and the weights with their SHA-256."""
 
     program: str
     version: str

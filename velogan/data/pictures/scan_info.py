@@ -1,4 +1,4 @@
-"""What a medical file says of its slices."""
+"""What a medical file states about its slices."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ScanInfo:
-    """What a file says of its slices: whose they are, of which series and kind; empty where it does not say.
+    """What a file states about its slices; strings are empty and numbers None if it states nothing.
 
-    `position`: that of its first slice along the series, in mm; `number`: that of the file in the series; None where
-    unknown. `times`: how many volumes of equal size the file holds, one after another.
+    patient: an identifier or the name
+    series: the identifier of the series
+    modality: such as CT or MR
+    position: that of the first slice along the series, in mm
+    number: the file's number within the series
+    times: how many volumes of equal size the file contains, one after another
     """
 
     patient: str = ""

@@ -1,6 +1,6 @@
-"""Files of one or many slices: DICOM and NIfTI, read with their rescaling and written back as synthetic; TIFF stacks.
+"""Files of one or many slices: DICOM, NIfTI and TIFF stacks, read in their units and written back as synthetic.
 
-The libraries that know them, pydicom and nibabel, are loaded when there is such a file.
+pydicom and nibabel are imported when the first such file is read.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from velogan.data.pictures.values import PixelFormat
 from velogan.files import require
 
 SUFFIXES = (".dcm", ".dicom", ".ima", ".nii.gz", ".nii")
-"""What the names of such files end in. DICOM files without any suffix are found by their bytes."""
+"""The suffixes of medical files. DICOM files without a suffix are recognised by their bytes."""
 
 POSSIBLE_SUFFIXES = {".dcm", ".dicom", ".ima", ".nii", ".gz", ""}
-"""The last suffixes of names that `scan_suffix` may know."""
+"""The last suffixes of names that `scan_suffix` may accept."""
 
 STACK_SUFFIXES = {".tif", ".tiff"}
-"""What the names of pictures of several pages end in, which are files of slices where the user says so."""
+"""The suffixes of TIFF files, whose pages are slices if the user requests it."""
 
 
 class Scan(Protocol):
-    """A file of slices. `bits`: how many of a stored value's bits are used."""
+    """A file of slices. `bits`: the number of bits used of a stored value."""
 
     @property
     def bits(self) -> int: ...
@@ -43,23 +43,23 @@ class Scan(Protocol):
     def info(self) -> ScanInfo: ...
 
     def __len__(self) -> int:
-        """How many slices it has."""
+        """Return the number of slices."""
         ...
 
     def picture(self, index: int) -> Picture:
-        """One of them: grey or RGB, in the values that the file means."""
+        """Return a slice, grey or RGB, in the file's units."""
         ...
 
-    def encode(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
-        """The bytes of such a file with other slices, `(H, W, C)` in `form`, and all else kept; it says who made it.
+    def encode(self, slices: list[np.ndarray], form: PixelFormat, provenance: Provenance) -> bytes:
+        """Return the bytes of the file with other slices, `(H, W, C)` in `form`; its header states the provenance.
 
-        Call it once: the scan may be used up. ValueError where the format cannot hold them.
+        Call it once, since it may modify the scan. Raises ValueError if the format cannot hold the slices.
         """
         ...
 
 
 def scan_suffix(path: Path) -> str | None:
-    """What the name of a medical file ends in, `""` for DICOM without a suffix; None for other files."""
+    """Return the suffix of a medical file, `""` for DICOM without a suffix, or None for other files."""
     name = path.name.lower()
     for suffix in SUFFIXES:
         if name.endswith(suffix):
@@ -72,11 +72,11 @@ def scan_suffix(path: Path) -> str | None:
 def read_scan(path: Path) -> Scan:
     """Read a DICOM or NIfTI file, or a TIFF whose pages are slices.
 
-    Raises `ValueError` with the reason if it is damaged, too large or none of them.
+    Raises ValueError with the reason if it is damaged, too large or none of them.
     """
-    suffix, stack = scan_suffix(path), path.suffix.lower() in STACK_SUFFIXES
-    if suffix is None and not stack:
-        raise ValueError(f"no medical file: names of these end in {', '.join(SUFFIXES)}")
+    suffix, is_stack = scan_suffix(path), path.suffix.lower() in STACK_SUFFIXES
+    if suffix is None and not is_stack:
+        raise ValueError(f"not a medical file: their names end in {', '.join(SUFFIXES)}")
     check_file(path)
     data = path.read_bytes()
     if not data:
@@ -96,7 +96,7 @@ def read_scan(path: Path) -> Scan:
 
 
 def require_library(path: Path) -> None:
-    """ValueError, which names the extra, where the library for a medical file is missing."""
+    """Raise ValueError, which names the extra, if the library for a medical file is missing."""
     suffix = scan_suffix(path)
     if suffix is not None:
         module = "nibabel" if ".nii" in suffix else "pydicom"

@@ -29,28 +29,28 @@ from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.scan_info import ScanInfo
 from velogan.data.pictures.values import PixelFormat
 
-logging.getLogger("tifffile").addHandler(logging.NullHandler())  # it logs flaws that it can repair
+logging.getLogger("tifffile").addHandler(logging.NullHandler())  # it logs flaws that it repairs
 
 _MAX_PAGES = 4096
 _UNPACKED, _JPEG = 1, 7
 _COMPRESSIONS = {_UNPACKED, 2, 3, 4, 5, _JPEG, 8, 32773, 32946, 34925, 50000}
-"""None, fax (CCITT), LZW, JPEG, deflate, PackBits, LZMA, Zstandard: their decoders never exceed the given size."""
+"""None, fax (CCITT), LZW, JPEG, deflate, PackBits, LZMA, Zstandard: their decoders never exceed the stated size."""
 
 _WHITE_IS_ZERO, _GREY, _RGB, _PALETTE, _CMYK, _YCBCR, _LAB = 0, 1, 2, 3, 5, 6, 8
 _CONVERTED = (_PALETTE, _CMYK, _YCBCR, _LAB)
-"""Kinds of colour that Pillow turns into RGB of 8 bits."""
+"""Colour spaces that Pillow converts to 8-bit RGB."""
 
 _TRANSLATE_ALONE = "translate each alone by --pages slices, in training by --data.pages slices"
-_FOR_A_CENTIMETRE = dict.fromkeys(("micron", "um", "µm", r"\u00B5m"), 10**4) | {"nm": 10**7, "mm": 10, "cm": 1}
+_UNITS_PER_CENTIMETRE = dict.fromkeys(("micron", "um", "µm", r"\u00B5m"), 10**4) | {"nm": 10**7, "mm": 10, "cm": 1}
 _ORIENTATION, _XRESOLUTION, _ICC = 274, 282, 34675
 
 
 def decode_tiff(data: bytes, *, channels: bool = False, filled: bool = True) -> Picture:
-    """Decode the bytes of a TIFF file; raises `ValueError` for unsupported kinds and false sizes.
+    """Decode the bytes of a TIFF file; raises ValueError for unsupported kinds and wrong sizes.
 
     Grey, RGB, palette, CMYK, Lab and YCbCr; the last four become RGB. Smaller pages (previews, pyramid levels) are
-    skipped. 1 to 7 bits are scaled to 8; 9 to 15 bits stay unchanged, in uint16. `channels`: several pages are that,
-    if the file does not say what they are. `filled`: as of `images.read_picture`.
+    skipped. 1 to 7 bits are scaled to 8; 9 to 15 bits stay unchanged, in uint16. `channels`: whether several
+    pages are channels if the file does not state it. `filled`: see `images.read_picture`.
     """
     stack = TiffStack(data)
     count = len(stack)
@@ -59,25 +59,25 @@ def decode_tiff(data: bytes, *, channels: bool = False, filled: bool = True) -> 
             raise ValueError(f"{count} colour pages; only grey pages can be channels: {_TRANSLATE_ALONE}")
         if stack.axis in ("Z", "T"):
             kind = {"Z": "slices", "T": "times"}[stack.axis]
-            raise ValueError(f"its {count} pages are {kind}, as its description says: {_TRANSLATE_ALONE}")
+            raise ValueError(f"its {count} pages are {kind}, as its description states: {_TRANSLATE_ALONE}")
         if stack.axis != "C" and not channels:
             raise ValueError(
-                f"{count} pages, and nothing says whether they are channels, slices or times: say it by "
+                f"{count} pages, and the file does not state whether they are channels, slices or times: set "
                 "--pages channels or --pages slices, in training by --data.pages"
             )
     return stack.merge_pages(filled=filled)
 
 
 class TiffStack:
-    """A TIFF file whose pages are pictures of their own, slices or times, for several threads.
+    """A TIFF file whose pages are single images, slices or times; thread-safe.
 
-    `axis`: what the pages are: Z slices, T times, C channels, or what tifffile calls the unknown. Made of the file's
-    bytes; raises `ValueError` if its pages are none of these, or their sizes are not those of their headers.
+    `axis`: the meaning of the pages: Z slices, T times, C channels, or tifffile's code for unknown. Raises ValueError
+    if the pages have several axes, or the sizes in their headers are wrong.
     """
 
     def __init__(self, data: bytes):
         self._data, self._file = data, TiffFile(io.BytesIO(data), _multifile=False)
-        self._file.filehandle.set_lock(True)  # else one thread seeks between another's seek and read
+        self._file.filehandle.set_lock(True)  # else threads seek between each other's seek and read
         if len(self._file.pages) > _MAX_PAGES:
             raise ValueError(f"more than {_MAX_PAGES} pages")
         series = self._file.series[0]
@@ -104,7 +104,7 @@ class TiffStack:
 
     @property
     def info(self) -> ScanInfo:
-        """Nothing is known."""
+        """TIFF stacks carry no patient or series information."""
         return ScanInfo()
 
     def picture(self, index: int) -> Picture:
@@ -112,7 +112,7 @@ class TiffStack:
         return self._picture([self._pages[index]], filled=True)
 
     def merge_pages(self, *, filled: bool) -> Picture:
-        """Return the only page, or grey ones as channels."""
+        """Return the only page, or grey pages as channels."""
         return self._picture(self._pages, filled=filled)
 
     def _picture(self, pages: list[TiffPage], *, filled: bool) -> Picture:
@@ -120,15 +120,15 @@ class TiffStack:
         array, has_alpha = self._values(first)
         if len(pages) > 1:
             array, has_alpha = np.stack([self._values(page)[0][..., 0] for page in pages], axis=-1), False
-        known = first.photometric not in (_CMYK, _YCBCR, _LAB)
+        has_original_colours = first.photometric not in (_CMYK, _YCBCR, _LAB)
         turned = first.tags.valueof(_ORIENTATION, default=1) if not _needs_pillow(first) else 1
         metadata = FileMetadata(dpi=self._dpi(first), orientation=turned if turned in range(1, 9) else 1)
-        if metadata.orientation == 1:  # nobody turns what lies on a map
+        if metadata.orientation == 1:  # georeferenced images are not turned
             geography, colours = read_geography(first), array.shape[2] - has_alpha
             if array.dtype.kind == "f" or (filled and geography.nodata is not None):
                 array[..., :colours], geography = fill_nodata(array[..., :colours], geography)
             metadata = replace(metadata, geography=geography)
-        icc = first.tags.valueof(_ICC) if known else None
+        icc = first.tags.valueof(_ICC) if has_original_colours else None
         return assemble(array, has_alpha=has_alpha, icc=icc if isinstance(icc, bytes) else None, metadata=metadata)
 
     def _page(self, index: Any) -> TiffPage:
@@ -139,7 +139,7 @@ class TiffStack:
     def _values(self, page: TiffPage) -> tuple[np.ndarray, bool]:
         """Return `(H, W, C)` values as grey, RGB or n channels, and whether the last channel is alpha."""
         if page.photometric == _PALETTE and page.colormap is not None and page.colormap.max() <= 255:
-            table = page.colormap.astype(np.uint8).T  # some writers use 8 of the 16 bits
+            table = page.colormap.astype(np.uint8).T  # some writers use only 8 of the 16 bits
             return table[page.asarray(maxworkers=1).astype(np.uint8)], False
         if _needs_pillow(page):
             with TiffImagePlugin.TiffImageFile(io.BytesIO(self._data)) as image:
@@ -149,7 +149,7 @@ class TiffStack:
         array = np.moveaxis(array, 0, -1) if page.axes == "SYX" else array.reshape(*array.shape[:2], -1)
         if array.dtype.kind in "iu" and array.dtype.itemsize == 4 and array.min() >= 0 and array.max() <= 65535:
             array = array.astype(np.uint16)
-        array = np.ascontiguousarray(to_supported_dtype(array, finite=False))  # NaN may mean that there are no data
+        array = np.ascontiguousarray(to_supported_dtype(array, finite=False))  # NaN may mean no data
         bits = 8 if page.bitspersample == 1 else page.bitspersample  # `to_supported_dtype` has made 1 bit 0 and 255
         if bits < 8:
             array = (np.arange(256) * 255 / (2**bits - 1)).round().astype(np.uint8)[array]
@@ -161,24 +161,26 @@ class TiffStack:
         return _unpremultiply(array, array.shape[2] - 1) if kind == 1 else array, kind in (1, 2)
 
     def _dpi(self, page: TiffPage) -> tuple[float, float] | None:
-        """Return the resolution; of ImageJ's files in the unit that their description has."""
+        """Return the resolution; for ImageJ files in the unit of their description."""
         if _XRESOLUTION not in page.tags:
             return None
         across, down = page.resolution
-        by = _FOR_A_CENTIMETRE.get((self._file.imagej_metadata or {}).get("unit", ""))
-        return compute_dpi(across * by, down * by, 3) if by else compute_dpi(across, down, page.resolutionunit)
+        factor = _UNITS_PER_CENTIMETRE.get((self._file.imagej_metadata or {}).get("unit", ""))
+        return (
+            compute_dpi(across * factor, down * factor, 3) if factor else compute_dpi(across, down, page.resolutionunit)
+        )
 
-    def encode(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
-        """Such a file, with alpha, resolution and place on the Earth as they were."""
-        given = [self.picture(index) for index in range(len(self))]
-        pages = [replace(one, pixels=pixels, icc=None) for one, pixels in zip(given, slices)]
+    def encode(self, slices: list[np.ndarray], form: PixelFormat, provenance: Provenance) -> bytes:
+        """Return a stack with other pixels and the same alpha, resolution and geography."""
+        originals = [self.picture(index) for index in range(len(self))]
+        pages = [replace(original, pixels=pixels, icc=None) for original, pixels in zip(originals, slices)]
         if pages[0].alpha is not None and pages[0].alpha.dtype != slices[0].dtype:
-            raise ValueError("pages with alpha become values of another type: save them without alpha")
+            raise ValueError("pages with alpha would change their type: save them without alpha")
         return _encode_pages(pages, axis="T" if self.axis == "T" else "Z")
 
 
 def _needs_pillow(page: TiffPage) -> bool:
-    """Return whether Pillow decodes a page: colours to convert, and JPEG, whose own size libtiff checks."""
+    """Return whether Pillow decodes a page: its colours must be converted, or it is JPEG, whose size libtiff checks."""
     return page.photometric in _CONVERTED or page.compression == _JPEG
 
 
@@ -187,36 +189,37 @@ def _check_page(page: TiffPage, size: int, pages: int) -> None:
     if page.dtype is None:
         raise ValueError(f"{page.bitspersample}-bit samples of this kind are not supported")
     values = page.samplesperpixel * pages
-    own, before = pixel_bytes(page.dtype)
+    own_bytes, original_bytes = pixel_bytes(page.dtype)
     check_size(
         page.imagelength,
         page.imagewidth,
-        values * own * (3 if page.photometric == _PALETTE else 1),
-        working=values * (before if pages == 1 else max(before, own)) + (4 if _needs_pillow(page) else 0),
+        values * own_bytes * (3 if page.photometric == _PALETTE else 1),
+        working=values * (original_bytes if pages == 1 else max(original_bytes, own_bytes))
+        + (4 if _needs_pillow(page) else 0),
     )
     if page.compression not in _COMPRESSIONS:
         raise ValueError(f"its compression ({int(page.compression)}) is not supported; save it with deflate or none")
     if page.photometric not in (_WHITE_IS_ZERO, _GREY, _RGB, *_CONVERTED):
-        raise ValueError(f"its kind of colour ({page.photometric}) is not supported; save it as grey or RGB")
+        raise ValueError(f"its colour space ({page.photometric}) is not supported; save it as grey or RGB")
     if math.prod(page.chunks) * page.dtype.itemsize > MAX_BYTES:
         raise ValueError(f"tiles or strips of {page.chunks} are larger than the limit")
     offsets, counts = page.dataoffsets, page.databytecounts
     if len(offsets) != math.prod(page.chunked) or len(counts) != len(offsets):
-        raise ValueError("its table of strips or tiles does not fit its size")
+        raise ValueError("its table of strips or tiles does not match its size")
     if any(count <= 0 or start + count > size for start, count in zip(offsets, counts)):
         raise ValueError("pixels are missing: the file is truncated")
     if page.compression == _UNPACKED and sum(counts) * 8 < math.prod(page.shaped) * page.bitspersample:
-        raise ValueError("fewer pixels than its size says: the file is truncated")
+        raise ValueError("fewer pixels than its size requires: the file is truncated")
 
 
 def _unpremultiply(array: np.ndarray, alpha: int) -> np.ndarray:
-    """Divide the colours by alpha, for files that store them multiplied by it."""
-    whole = 1.0 if array.dtype.kind == "f" else float(np.iinfo(array.dtype).max)
+    """Divide premultiplied colours by alpha, the channel `alpha`."""
+    max_value = 1.0 if array.dtype.kind == "f" else float(np.iinfo(array.dtype).max)
     opacity = array[..., alpha].astype(np.float32)
-    factor = np.divide(whole, opacity, out=np.zeros_like(opacity), where=opacity > 0)
+    factor = np.divide(max_value, opacity, out=np.zeros_like(opacity), where=opacity > 0)
     for channel in (index for index in range(array.shape[2]) if index != alpha):
         values = array[..., channel] * factor
-        array[..., channel] = values if array.dtype.kind == "f" else np.minimum(np.rint(values), whole)
+        array[..., channel] = values if array.dtype.kind == "f" else np.minimum(np.rint(values), max_value)
     return array
 
 
@@ -226,21 +229,21 @@ def encode_tiff(picture: Picture) -> bytes:
 
 
 def _encode_pages(pages: list[Picture], *, axis: str = "") -> bytes:
-    """Pages of one size, which `axis` names: Z slices, T times."""
+    """Encode pages of one size along `axis`: Z slices, T times."""
     first = pages[0]
-    shown = [
-        with_alpha_channel(replace(one, pixels=one.metadata.geography.restore_nodata(one.pixels))) for one in pages
+    arrays = [
+        with_alpha_channel(replace(page, pixels=page.metadata.geography.restore_nodata(page.pixels))) for page in pages
     ]
-    array, channels = np.stack(shown) if axis else shown[0], first.pixels.shape[2]
+    array, channels = np.stack(arrays) if axis else arrays[0], first.pixels.shape[2]
     extras = ["unspecified"] * (0 if channels == 3 else channels - 1)
     extras += ["unassalpha"] if first.alpha is not None else []
     file = io.BytesIO()
-    single = array.shape[-1] == 1
+    is_grey = array.shape[-1] == 1
     tifffile.imwrite(
         file,
-        array[..., 0] if single else array,
+        array[..., 0] if is_grey else array,
         photometric="rgb" if channels == 3 else "minisblack",
-        planarconfig=None if single else "contig",
+        planarconfig=None if is_grey else "contig",
         extrasamples=extras or None,
         compression="adobe_deflate",
         compressionargs={"level": 4},
@@ -249,7 +252,7 @@ def _encode_pages(pages: list[Picture], *, axis: str = "") -> bytes:
         resolution=first.metadata.dpi,
         resolutionunit=first.metadata.dpi and "INCH",
         extratags=first.metadata.geography.tags(array.dtype),
-        metadata={"axes": f"{axis}YX{'' if single else 'S'}"} if axis else None,
+        metadata={"axes": f"{axis}YX{'' if is_grey else 'S'}"} if axis else None,
         maxworkers=1,
     )
     return file.getvalue()
