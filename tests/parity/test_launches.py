@@ -17,15 +17,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from velogan.config import Config
 from velogan.engine.optimizers import build_optimizers
 from velogan.engine.step import Step
-from velogan.kernels.fused import Fused, native
-from velogan.kernels.half import FrozenHalf
+from velogan.kernels.fused import Fused
 from velogan.networks.layers import InstanceNorm2d
-from velogan.networks.pretrained import frozen_features
-from velogan.recipes import RECIPES
 from velogan.training.build import build_roles
-from velogan.types import Composed, forward_kind_of
 
 SIDE = 256
 KERNELS = ("_sums", "_moments", "_result", "_plain_gradient", "_gradient_sums", "_means", "_gradient")
@@ -85,34 +82,22 @@ def _laid_out(net: nn.Module) -> nn.Module:
 
 
 @pytest.fixture
-def features() -> nn.Module:
-    """The frozen features of `fast`, made before tensors are fake."""
-    for device in ("meta", "cpu"):
-        frozen_features("lite0", torch.device(device))
-    return FrozenHalf(frozen_features("lite0", torch.device("cpu")).maps)
-
-
-@pytest.fixture
-def fake(features: nn.Module) -> Iterator[None]:
-    with FakeTensorMode(allow_non_fake_inputs=True):  # the features are real
+def fake() -> Iterator[None]:
+    with FakeTensorMode():
         yield
 
 
-def _step(
-    forward: Callable[[nn.Module], nn.Module], *, recipe: str = "cyclegan", side: int = SIDE, batch_size: int = 1
-) -> _Launches:
-    """What a step launches."""
-    config = RECIPES[recipe]()
+def _step(forward: Callable[[nn.Module], nn.Module]) -> _Launches:
+    """What a step of the method `cyclegan` launches."""
+    config = Config()
     roles = build_roles(config.method, config.spec, seed=0)
     nets = {name: _laid_out(role.net) for name, role in roles.items()}
-    _laid_out((objective := config.method.objective(config.spec, shape=(side, side), batched=True)).state)
+    _laid_out((objective := config.method.objective(config.spec, shape=(SIDE, SIDE), batched=True)).state)
     phases = objective.phases()
     step = Step(
         phases,
         nets=nets,
-        forward_nets={
-            name: net.map_parts(forward) if isinstance(net, Composed) else forward(net) for name, net in nets.items()
-        },
+        forward_nets={name: forward(net) for name, net in nets.items()},
         optimizers=build_optimizers(config.optimizer, phases=phases, nets=nets, fused=True),
         autocast=torch.bfloat16,
         channels_last=True,
@@ -121,10 +106,8 @@ def _step(
     for optimizer in step.optimizers.values():  # a GPU's have no hooks
         optimizer._optimizer_step_pre_hooks.clear()
         optimizer._optimizer_step_post_hooks.clear()
-    images = {
-        name: torch.rand(batch_size, 3, side, side).contiguous(memory_format=torch.channels_last) for name in "AB"
-    }
-    batch: dict[str, Tensor] = images | {"uniform": torch.rand(objective.draws["train"], batch_size)}
+    images = {name: torch.rand(1, 3, SIDE, SIDE).contiguous(memory_format=torch.channels_last) for name in "AB"}
+    batch: dict[str, Tensor] = images | {"uniform": torch.rand(objective.draws["train"], 1)}
     for _ in range(2):  # the first makes moments
         with _Launches() as launches:
             step({"train": batch})
@@ -154,17 +137,3 @@ def test_a_fused_step_launches_less_and_copies_no_layouts(kernels: tuple[Any, Co
     assert fused.seen["_foreach_copy_"] <= 11  # casts of weights, and of gradients
     assert triton.total() == 2 * 491  # of both steps
     assert fused.seen.total() + triton.total() / 2 < 0.62 * plain.seen.total()
-
-
-@pytest.mark.soak
-def test_a_step_of_fast_launches_less(kernels: tuple[Any, Counter[str]], features: nn.Module, fake: None):
-    norms, triton = kernels
-    asked: Any = {"recipe": "fast", "side": 128, "batch_size": 4}
-    plain = _step(lambda net: net, **asked)
-    fused = _step(
-        lambda net: features if forward_kind_of(net) == "maps" else native(net, kernels=norms, gemm=None), **asked
-    )
-    assert plain.seen["convolution"] == fused.seen["convolution"]
-    assert fused.seen["_to_copy"] < 0.3 * plain.seen["_to_copy"]  # no weight of the features
-    assert triton.total() == 2 * 287
-    assert fused.seen.total() + triton.total() / 2 < 0.83 * plain.seen.total()

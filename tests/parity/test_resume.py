@@ -12,26 +12,17 @@ from velogan.config import Config
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.trainer import Trainer
 from velogan.observe.progress import Display
-from velogan.store.checkpoint import damage, list_checkpoints
 from velogan.training.run import train
 from velogan.training.session import Result
 
 FAST: dict[str, Any] = {"engine": {"threads": 1, "precision": "bf16"}}
 SLOW: dict[str, Any] = {"engine": {"threads": 1, "mode": "reference"}}
 CASES: dict[str, dict[str, Any]] = {
-    "fast": FAST | {"method": {"pool_size": 3}},
     "reference": SLOW | {"method": {"pool_size": 3}},
     "channels last": {"engine": {"threads": 1, "precision": "fp32", "kernels": "plain"}},
-    "dropout": FAST | {"generator": {"dropout": True}},
-    "batch of 2": FAST | {"data": {"batch_size": 2}, "method": {"pool_size": 3}},
-    "accumulated": FAST
-    | {
-        "train": {"accumulate": 2},
-        "method": {"pool_size": 3},
-    },
+    "accumulated": FAST | {"train": {"accumulate": 2}, "method": {"pool_size": 3}},
     "float16": {"engine": {"threads": 1, "precision": "fp16"}},
     "batch norm": SLOW | {"generator": {"norm": "batch"}, "discriminator": {"norm": "batch"}},
-    "spectral norm": FAST | {"discriminator": {"norm": "spectral"}},
     "projected": {
         "engine": {"threads": 1, "precision": "fp32"},
         "generator": {"output": "mask"},
@@ -43,16 +34,18 @@ CASES: dict[str, dict[str, Any]] = {
             "source_as_fake_fraction": 0.3,
         },
     },
-    "stabilisers": FAST
+    "dropout, stabilisers": FAST
     | {
-        "method": {
-            "augment": ["shift"],
-            "augment_probability": 0.7,
-            "smoothing": 0.1,
-            "pool_size": 3,
-        },
+        "generator": {"dropout": True},
+        "discriminator": {"norm": "spectral"},
+        "method": {"augment": ["shift"], "augment_probability": 0.7, "smoothing": 0.1, "pool_size": 3},
     },
-    "one pair": FAST | {"generator": {"norm": "none"}, "method": {"kind": "onepair", "pool_size": 3}},
+    "one pair, batch of 2": FAST
+    | {
+        "generator": {"norm": "none"},
+        "data": {"batch_size": 2},
+        "method": {"kind": "onepair", "direction": "both", "pool_size": 3},
+    },
     "contrast": FAST
     | {
         "generator": {"output": "mask", "blocks": 2},
@@ -65,12 +58,11 @@ CASES: dict[str, dict[str, Any]] = {
             "rules": (
                 "G_A:kind=sgd,momentum=0.9,lr=1e-3,schedule=step,every=3 images",
                 "D_A:kind=adamw,weight_decay=0.1",
+                "G_B:kind=rmsprop,lr=1e-4,momentum=0.9,warmup=50 %",
             ),
         },
         "schedule": {"kind": "exponential", "gamma": 0.9, "every": "3 images", "warmup": "9 images"},
     },
-    "optimizers, not fused": FAST
-    | {"optimizer": {"rules": ("*_A:kind=radam,clip_norm=1e-3", "G_B:kind=rmsprop,lr=1e-4,momentum=0.9,warmup=50 %")}},
 }
 
 
@@ -88,8 +80,7 @@ def test_stopped_and_continued_equals_unbroken(
     request: pytest.FixtureRequest,
 ):
     changes = CASES.get(case) or FAST | {"data": request.getfixturevalue(case)}
-    epochs = 3 if case == "projected" else 5  # of four images
-    config = tiny_config(**changes).change(train={"length": f"{epochs} epochs", "ema_images": 8})
+    config = tiny_config(**changes).change(train={"length": "12 images", "ema_images": 8})  # an epoch has four
     monkeypatch.setattr(LossScale, "PATIENCE", 4)  # steps until float16's scale is doubled
     unbroken = _train(config, tmp_path / "unbroken")
 
@@ -102,33 +93,10 @@ def test_stopped_and_continued_equals_unbroken(
     monkeypatch.setattr(Trainer, "_one_step", step_and_stop)
     results = [_train(config, tmp_path / "stopped") for _ in range(3)]
 
-    assert [(result.images_seen, result.finished) for result in results] == [
-        (6, False),
-        (10, False),
-        (4 * epochs, True),
-    ]
+    assert [(result.images_seen, result.finished) for result in results] == [(6, False), (10, False), (12, True)]
     assert unbroken.finished
     assert results[-1].weights_sha256 == unbroken.weights_sha256
     assert len({result.weights_sha256 for result in results}) == 3
-
-
-def test_a_damaged_checkpoint_is_passed_over_and_made_good(tiny_config: Callable[..., Config], tmp_path: Path):
-    config = tiny_config(train={"length": "6 images", "checkpoint_every": "2 images", "keep": 3})
-    unbroken = _train(config, tmp_path / "run")
-    for name in ("000000006", "000000004"):
-        file = tmp_path / "run" / "checkpoints" / name / "G_A.safetensors"
-        file.write_bytes(file.read_bytes()[:-1] + b"?")
-    again = _train(config, tmp_path / "run")
-    assert again.images_seen == 6
-    assert [damage(path) for path in list_checkpoints(tmp_path / "run")] == ["", "", ""]
-    assert again.weights_sha256 == unbroken.weights_sha256
-
-
-def test_a_finished_run_is_left_as_it_is(tiny_config: Callable[..., Config], tmp_path: Path):
-    first, again = (_train(tiny_config(), tmp_path / "run") for _ in range(2))
-    assert again.weights_sha256 == first.weights_sha256
-    assert again.images_seen == 6
-    assert again.finished
 
 
 def test_another_seed_is_another_run(tiny_config: Callable[..., Config], tmp_path: Path):

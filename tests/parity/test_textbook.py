@@ -110,8 +110,7 @@ class _Batches:
 CASES: dict[str, dict[str, dict[str, Any]]] = {
     "lsgan": {},
     "vanilla": {"method": {"gan": "vanilla"}},
-    "no identity": {"method": {"identity": 0.0}},
-    "no pool": {"method": {"pool_size": 0}},
+    "no identity, no pool": {"method": {"identity": 0.0, "pool_size": 0}},
     "batch of 2, dropout": {"data": {"batch_size": 2}, "generator": {"dropout": True}},
     "batch norm": {
         "data": {"batch_size": 2},
