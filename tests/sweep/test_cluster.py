@@ -54,6 +54,7 @@ def parents(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.soak
 def test_a_lost_node_loses_no_trial(cluster: Any, tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
     node = cluster.add_node(num_cpus=1)
     raylet = node.all_processes["raylet"][0].process.pid

@@ -44,15 +44,12 @@ def test_a_larger_sweep_keeps_the_names_of_its_runs() -> None:
     assert len(more) == 12
 
 
-def test_one_value_written_two_ways_is_one_trial() -> None:
-    with pytest.raises(ValueError, match="the same"):
-        plan("optimizer.lr=0.01,1e-2").known_trials()
-
-
-def test_values_that_do_not_suit_a_folder_have_names_of_their_own() -> None:
+def test_names_of_trials_are_names_of_folders_and_one_value_written_two_ways_is_one_trial() -> None:
     found = names(plan("data.group=a/b,a:b").known_trials())
     assert len(set(found)) == 2
     assert not any("/" in name for name in found)
+    with pytest.raises(ValueError, match="the same"):
+        plan("optimizer.lr=0.01,1e-2").known_trials()
 
 
 def test_random_values_lie_in_the_range() -> None:
@@ -89,23 +86,19 @@ def test_trials_are_scored_at_equal_shares_unless_a_flag_says() -> None:
     ("vary", "changes", "said"),
     [
         ("optimizer.lrr=1", {}, "did you mean optimizer.lr"),
-        ("optimizer.lr=fast", {}, "optimizer.lr='fast'"),
         ("optimizer.lr", {}, "field=value"),
         ("optimizer.lr=3..1", {"search": "random", "trials": 2}, "the smaller one first"),
         ("optimizer.lr=0..1:log", {"search": "random", "trials": 2}, "above 0"),
         ("optimizer.lr=1e-5..1e-3:log", {}, "--search random or optuna"),
-        ("optimizer.lr=1e-5..-1e-3", {"search": "optuna", "trials": 2}, "the smaller one first"),
         ("optimizer.lr=-1..1", {"search": "optuna", "trials": 2}, "optimizer.lr=-1"),
-        ("generator.channels=4,0", {}, "generator.channels='0'"),
         ("size=huge", {}, "size=huge"),
         ("train.seed=1,2", {}, "--seeds"),
-        ("train.length=1i,2i", {}, "--images"),
+        ("preset=demo,fast", {}, "name several presets"),
+        ("train.patience=1,2", {}, "same budget"),
         ("optimizer.lr=0.1", {"search": "random"}, "--trials"),
         ("optimizer.lr=0.1", {"trials": 3}, "--search random"),
         ("optimizer.lr=0.1", {"images": None}, "--minutes or --images"),
-        ("optimizer.lr=0.1", {"minutes": 2.0}, "--minutes or --images"),
         ("optimizer.lr=0.1", {"metric": "loss/generator/total"}, "held-out"),
-        ("optimizer.lr=0.1", {"seeds": 0}, "seeds=0"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(vary: str, changes: dict[str, Any], said: str) -> None:
@@ -143,9 +136,6 @@ def test_variants_change_several_fields_together(tmp_path: Path) -> None:
         ("data: x\nimages: 5\nvariants: {a: {optimizer.lrr: 1}}\n", "optimizer.lrr: there is no such field"),
         ("data: x\nimages: 5\nsteps: 3\n", "steps: there is no such field"),
         ("data: x\nimages: 5\npresets: [demmo]\n", "did you mean demo"),
-        ("data: x\nimages: 5\nvary: {optimizer.lrr: [1]}\n", "optimizer.lrr"),
-        ("data: x\n", "--minutes or --images"),
-        ("- 1\n", "mapping"),
     ],
 )
 def test_a_wrong_plan_file_names_itself(text: str, said: str, tmp_path: Path) -> None:
@@ -180,15 +170,6 @@ def test_a_plan_file_is_read_with_other_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [path.stem for path in PLANS])
 def test_the_plans_of_the_benchmarks_are_plans(name: str) -> None:
     assert len(read_plan(PLANS[0].with_stem(name)).known_trials()) >= 3
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [("preset=demo,fast", "name several presets"), ("train.patience=1,2", "same budget"), ("train.seed=1", "--seeds")],
-)
-def test_what_is_no_setting_to_vary_is_refused(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        parse_dimension(text)
 
 
 def test_trials_have_no_patience_of_their_own() -> None:
