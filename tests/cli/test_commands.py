@@ -12,35 +12,14 @@ import torch
 from velogan.cli import COMMANDS, main
 from velogan.cli.train import Train, configure_train
 from velogan.config import Config, read_config, write_yaml
+from velogan.measure import probe
 from velogan.networks.pretrained import find_lite
 from velogan.recipes import RECIPES
 
-"""As a discriminator that has no layers of pixels."""
-
-TINY = [
-    "--images",
-    "2",
-    "--image-size",
-    "32",
-    "--generator.channels",
-    "2",
-    "--generator.blocks",
-    "1",
-    "--discriminator.channels",
-    "2",
-    "--data.render-count",
-    "2",
-    "--data.render-test",
-    "1",
-    "--train.samples",
-    "1",
-    "--train.tensorboard",
-    "false",
-    "--engine.threads",
-    "1",
-    "--engine.precision",
-    "fp32",
-]
+_TINY = """--images 2 --image-size 32 --generator.channels 2 --generator.blocks 1 --discriminator.channels 2
+    --data.render-count 2 --data.render-test 1 --train.samples 1 --train.tensorboard false --engine.threads 1
+    --engine.precision fp32"""
+TINY = _TINY.split()
 
 
 def _configured(*argv: str) -> Config:
@@ -116,21 +95,15 @@ def test_what_was_picked_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("--minutes 60", {"train": {"length": "60 minutes"}}),
         ("--images 500", {"train": {"length": "500 images"}}),
         ("--epochs 2.5", {"train": {"length": "2.5 epochs"}}),
-        ("--epochs 1e-5", {"train": {"length": "0.00001 epochs"}}),
         ("--size s", {"generator": {"channels": 32, "blocks": 6}, "discriminator": {"channels": 32}}),
         (
             "--size s --generator.blocks 1",
             {"generator": {"channels": 32, "blocks": 1}, "discriminator": {"channels": 32}},
         ),
-        ("--size l --size s", {}),
-        ("--size s --generator.norm batch", {"generator": {"channels": 32, "blocks": 6, "norm": "batch"}}),
         ("--image-size 128 --seed 7", {"data": {"crop_size": 128}, "train": {"seed": 7}}),
-        ("--image-size 32 --data.load-size 40", {"data": {"crop_size": 32, "load_size": 40}}),
         ("--image_size 32 --data.load_size 40", {"data": {"crop_size": 32, "load_size": 40}}),
         ("--data.rotate90", {"data": {"rotate90": True}}),
-        ("--data.rotate90 true", {"data": {"rotate90": True}}),
         ("--data.no-flip", {"data": {"flip": False}}),
-        ("--data.flip False", {"data": {"flip": False}}),
         (
             "--optimizer.lr 1e-3 --optimizer.rules D_*:lr=1e-4 G_A:beta1=0.9",
             {"optimizer": {"lr": 1e-3, "rules": ("D_*:lr=1e-4", "G_A:beta1=0.9")}},
@@ -164,74 +137,46 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    ("argv", "named"),
     [
-        ("train --out r", "--data is missing: give a folder with trainA and trainB"),
+        ("train --out r", "--data is missing"),
         ("train --data apples2oranges", "--out is missing"),
         ("train --data d --out r --images 5 --minutes 2", "--minutes and --images contradict each other"),
-        ("train --data /no/such/folder --out {tmp}/r", "/no/such/folder"),
-        ("train --data d --out r --generator.chanels 3", "--generator.channels"),
-        ("train --data d --out r --generator.channels many", "--generator.channels"),
-        ("train --data d --out r --generator.channels 0", "the flags: generator.channels=0: input should be greater"),
-        ("train --data d --out r --data.crop-size 30", "data.crop_size=30: input should be a multiple of 4"),
-        ("train --data d --out r --method.pool-size -1", "the flags: method.pool_size=-1: input should be greater"),
-        ("train --data d --out r --optimizer.rules X:foo=1", "the flags: optimizer.rules: 'X:foo=1': there is no foo"),
-        (
-            "train --data d --optimizer.rules X_*:lr=1 --dry-run",
-            "'X_*:lr=1' changes nothing: no network that is trained",
-        ),
-        ("train --data d --method onepair --optimizer.rules G_A:lr=1 --dry-run", "there are E, R, T_A, D_A"),
-        (
-            "train --data d --schedule.kind exponential --dry-run",
-            "velogan: the flags: schedule.kind=exponential without every: give the span",
-        ),
         ("train --data d --seed 1 --train.seed 2", "--seed and --train.seed set the same field: give one of the two"),
-        ("train --data d --data.path e", "--data and --data.path set the same field: give one of the two"),
-        ("train --data d --out r --generator.operations nope", "the flags: generator: operations=nope is for cells"),
+        ("train --data /no/such/folder --out {tmp}/r", "/no/such/folder"),
+        ("train --data d --out r --generator.chanels 3", "did you mean --generator.channels"),
+        ("train --data d --out r --generator.channels many", "--generator.channels many"),
+        ("train --data d --out r --generator.channels 0", "generator.channels=0: input should be greater"),
+        ("train --data d --out r --images abc", "--images abc: give a whole number"),
+        ("train --data d --out r --data.range-a 1 b", "--data.range-a 1 b: give two numbers"),
+        ("train --data d --out r --seed", "--seed: its value is missing"),
         ("train --data d --out r --train.length soon", "is no duration"),
-        ("train --preset demo --data d --out r", "--preset: unknown flag"),
+        ("train --data d --out r --optimizer.rules X:foo=1", "optimizer.rules: 'X:foo=1': there is no foo"),
+        ("train --data d --method onepair --optimizer.rules G_A:lr=1 --dry-run", "there are E, R, T_A, D_A"),
         ("train contrast --data d --out r --generator.blocks 0", "generator.blocks=0 leaves method=contrast no block"),
-        (
-            "train onepair --data d --out r --method.direction both --discriminator-b network=projected",
-            "discriminator_b.network=projected sees pictures",
-        ),
-        ("train --data d --out r --images 0", "--images 0: give a number above 0"),
-        ("train --data d --out r --images abc", "velogan: --images abc: give a whole number"),
-        ("train --data d --out r --data.batch-size x", "velogan: --data.batch-size x: give a whole number, or auto"),
-        ("train --data d --out r --minutes soon", "velogan: --minutes soon: give a number"),
-        ("train --data d --out r --data.range-a 1 b", "velogan: --data.range-a 1 b: give two numbers"),
-        ("train --data d --out r --seed", "velogan: --seed: its value is missing"),
-        ("train --data d --out r --size xl", "velogan: --size xl: unknown choice; did you mean"),
-        (
-            "train --data d --out r --batch-size 4",
-            "--batch-size: unknown flag; did you mean --data.batch-",
-        ),
         ("train fats --data d --out r", "there is no preset 'fats'; did you mean fast? There are auto, cyclegan"),
         ("train --out r fast --data d", "fast: a preset comes before all flags: velogan train fast"),
         ("train --data d --out {tmp}/file/r", "--out {tmp}/file/r: nothing can be written to {tmp}/file (Not a direc"),
         ("train --help optimiser", "--help optimiser: unknown section; did you mean optimizer?"),
-        ("translate {tmp} in", "missing: OUTPUT The file or folder to write"),
         ("train --config {tmp}/none.yaml --out r", "there is no such file"),
-        ("train cyclegun --data d --out r", "cyclegun"),
         ("trian --data d", "there is no command 'trian'; did you mean train?"),
         ("data rendr", "did you mean data render?"),
-        ("translate {tmp} {tmp}/in {tmp}/out", "{tmp}"),
-        ("translate {tmp} -file out", "velogan: -file looks like a flag: write ./-file"),
-        ("translate {tmp} in out --address auto", "--address auto has no effect without --workers: add --workers N"),
+        ("translate {tmp} in", "missing: OUTPUT The file or folder to write"),
+        ("translate {tmp} -file out", "-file looks like a flag: write ./-file"),
+        ("translate {tmp} in out --address auto", "add --workers N"),
         ("evaluate {tmp}/none", "{tmp}/none"),
-        ("report {tmp}/none", "{tmp}/none"),
-        ("data check /no/such/folder", "/no/such/folder"),
     ],
 )
 def test_bad_input_is_one_readable_message(
-    argv: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    argv: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     (tmp_path / "-file").touch()
     said = _refused(capsys, *argv.format(tmp=tmp_path).split())
-    assert message.format(tmp=tmp_path) in said
-    assert not (tmp_path / "r" / "config.yaml").exists()
+    assert named.format(tmp=tmp_path) in said
+    assert said.count("velogan: ") <= 1
+    assert {path.name for path in tmp_path.iterdir()} <= {"file", "-file"}, "something was written"
 
 
 @pytest.mark.parametrize(
@@ -260,16 +205,9 @@ def test_help_of_every_command(words: tuple[str, ...], capsys: pytest.CaptureFix
     assert all(summary in " ".join(said.split()) for summary in summaries)
     assert "--json" in said or not words
     assert "Flags of" not in said
-
-
-@pytest.mark.parametrize("words", [words for words, one in COMMANDS.items() if "\n\n" in one.description()])
-def test_help_shows_every_example_on_a_line_of_its_own(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit):
-        main([*words, "--help"])
-    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    examples = [line.strip() for line in COMMANDS[words].description().splitlines() if "velogan " in line]
-    assert examples
-    assert [line for line in said if line in examples] == examples
+    if words:  # each example stands on a line of its own
+        examples = [line.strip() for line in COMMANDS[words].description().splitlines() if "velogan " in line]
+        assert [line for line in map(str.strip, said.splitlines()) if line in examples] == examples
 
 
 def _help(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
@@ -309,11 +247,18 @@ def test_a_random_search_that_finds_fewer_settings_says_so(capsys: pytest.Captur
     assert json.loads(said.out.splitlines()[-1])["count"] == 2
 
 
-def test_a_dry_run_says_what_a_run_would_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_dry_run_says_what_a_run_would_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     argv = ["train", "cyclegan", "--data", "apples2oranges", *TINY, "--out", str(tmp_path / "run"), "--dry-run"]
+    assert main([*argv, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["images"] == 2
+    assert found["estimate"]["memory_mb"] > 100
+    assert Config.model_validate(found["config"]).data.crop_size == 32
+    monkeypatch.setattr(probe, "probe", lambda config, cores: probe.StepCost(1, 1, 0))
     assert main(argv) == 0
-    output = capsys.readouterr()
-    said = output.out.splitlines()
+    said = capsys.readouterr().out.splitlines()
     assert said[0] == "A (apples): 2 pictures for training, 0 held out, 1 for test; 3 channels"
     assert said[2] == "each picture: resized to 36x36, then a random crop of 32x32 pixels"
     assert said[3].startswith("networks: G_A ")
@@ -321,11 +266,6 @@ def test_a_dry_run_says_what_a_run_would_take(tmp_path: Path, capsys: pytest.Cap
     assert said[5].startswith("estimate: ")
     assert "  generator.channels: 2   (default: 64)" in said
     assert not any("generator.norm" in line for line in said)
-    assert main([*argv, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["images"] == 2
-    assert found["estimate"]["memory_mb"] > 100
-    assert Config.model_validate(found["config"]).data.crop_size == 32
     assert not (tmp_path / "run").exists()
 
 
