@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from velogan.data.pictures.images import Picture, save_picture
-from velogan.store.checkpoint import list_checkpoints
+from velogan.store.checkpoint import digest, list_checkpoints
 from velogan.store.lock import locked
 
 
@@ -29,52 +28,35 @@ def many(tmp_path: Path) -> Path:
     return tmp_path / "many"
 
 
-def _digest(command: list[str], velogan) -> str:
+def _trained(command: list[str], velogan) -> str:
+    """The digest of the weights that a command trains."""
     code, said = velogan(command)
     assert code == 0, said
-    run = Path(command[command.index("--out") + 1])
-    return (list_checkpoints(run)[-1] / "manifest.json").read_text()
+    return digest(list_checkpoints(Path(command[command.index("--out") + 1]))[-1])
 
 
-def _weights(manifest: str) -> dict[str, str]:
-    return {name: value for name, value in json.loads(manifest)["files"].items() if name != "clock.json"}
-
-
+@pytest.mark.parametrize("source", ["own", "rendered"])
 def test_killed_while_it_fills_the_cache_and_started_again(
-    many: Path, flags, start, velogan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str, many: Path, flags, start, velogan, tmp_path: Path
 ):
-    cache, more = tmp_path / "cache", ("--data.workers", "1")
-    command = flags(tmp_path / "run", *more, "--data.cache-dir", str(cache), images=2, data=many)
-    process = start(command)
-    while not any(path.stat().st_size for path in cache.glob("prepared/.building-*/pixels.bin")):
+    cache, kind = tmp_path / "cache", {"own": "prepared", "rendered": "rendered"}[source]
+    more = ["--data.workers", "1"]
+    more += ["--data.render-count", "40", "--data.render-test", "1"] if source == "rendered" else []
+    here, elsewhere = (flags(tmp_path / name, *more, images=2, data=many) for name in ("run", "other"))
+    here += ["--data.cache-dir", str(cache)]
+    if source == "rendered":
+        here[3] = elsewhere[3] = "apples2oranges"
+    process = start(here)
+    while not any(path.is_file() and path.stat().st_size for path in cache.glob(f"{kind}/.building-*/**/*")):
         time.sleep(0.001)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait()[0] == -signal.SIGKILL
-    remains = list(cache.glob("prepared/.building-*"))
-    assert len(remains) == 1
-    assert list(cache.glob("prepared/[!.]*")) == []
+    assert len(list(cache.glob(f"{kind}/.building-*"))) == 1
+    assert list(cache.glob(f"{kind}/[!.]*")) == []
 
-    expected = _digest(flags(tmp_path / "other", *more, images=2, data=many), velogan)
-    assert _weights(_digest(command, velogan)) == _weights(expected)
-    assert len(list(cache.glob("prepared/[!.]*"))) == 2 * 2  # to train on, and held out
-    assert list(cache.glob("prepared/.*")) == []
-
-
-def test_killed_while_it_renders_and_started_again(flags, start, velogan, tmp_path: Path):
-    cache = tmp_path / "cache"
-    more = ("--data.cache-dir", str(cache), "--data.render-count", "40", "--data.render-test", "1")
-    command = flags(tmp_path / "run", *more, images=2)
-    command[3] = "apples2oranges"
-    process = start(command)
-    while not list(cache.glob("rendered/.building-*/trainA/*.png")):
-        time.sleep(0.001)
-    os.kill(process.pid, signal.SIGKILL)
-    assert process.wait()[0] == -signal.SIGKILL
-    assert list(cache.glob("rendered/[!.]*")) == []
-    assert len(list(cache.glob("rendered/.building-*"))) == 1
-    assert velogan(command)[0] == 0
-    assert len(list(cache.glob("rendered/[!.]*/trainA/*.png"))) == 40
-    assert list(cache.glob("rendered/.*")) == []
+    assert _trained(here, velogan) == _trained(elsewhere, velogan)
+    assert list(cache.glob(f"{kind}/[!.]*"))
+    assert list(cache.glob(f"{kind}/.*")) == []
 
 
 def test_two_processes_fill_one_cache_at_once(many: Path, flags, start, tmp_path: Path):
@@ -83,7 +65,7 @@ def test_two_processes_fill_one_cache_at_once(many: Path, flags, start, tmp_path
     for process in [start(flags(run, *more, images=2, data=many)) for run in runs]:
         code, said = process.wait()
         assert code == 0, said
-    one, two = (_weights((list_checkpoints(run)[-1] / "manifest.json").read_text()) for run in runs)
+    one, two = (digest(list_checkpoints(run)[-1]) for run in runs)
     assert one == two
     assert len(list(cache.glob("prepared/[!.]*"))) == 2 * 2  # to train on, and held out
     assert list(cache.glob("prepared/.*")) == []

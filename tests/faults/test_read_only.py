@@ -80,15 +80,6 @@ def test_a_read_only_cache_is_used_and_where_it_lacks_something_named(
     assert same(tmp_path / "run")
 
 
-def test_a_file_in_place_of_the_cache_is_named(flags, velogan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "cache").write_text("a file")
-    monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
-    code, said = velogan(flags(tmp_path / "run"))
-    assert code == 1
-    assert "Not a directory while keeping prepared pictures" in said
-    assert f"'{tmp_path / 'cache'}'" in said
-
-
 def test_results_that_cannot_be_written_are_shown_or_refused_and_earlier_ones_stay(disk, velogan, unbroken, data: Path):
     run = disk.path / "run"
     assert disk.run(f"cp -r {unbroken()} {disk.mount}/run") == "0"
