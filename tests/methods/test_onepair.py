@@ -199,12 +199,6 @@ def test_batched_passes_equal_separate_ones(fields: dict[str, Any]):
             assert (together[name] - value).norm() <= 1e-4 * value.norm(), name
 
 
-def test_a_start_goes_with_the_translator_alone():
-    for fields in ({"stage": "translator"}, {"start": "runs/one"}):
-        with pytest.raises(ValueError, match=r"start=.* and stage=.* do not go together"):
-            OnePair.model_validate(fields)
-
-
 def test_an_autoencoder_that_is_not_trained_keeps_its_statistics():
     generator = GeneratorConfig(channels=2, blocks=1, norm="batch")
     config, ways = Config().change(generator=generator.model_dump(), discriminator={"channels": 2}), ("E", "R")
@@ -219,18 +213,6 @@ def test_an_autoencoder_that_is_not_trained_keeps_its_statistics():
             carry |= phase.loss(nets, batch, carry).carry
         same = all(value.equal(before[name][key]) for name in ways for key, value in nets[name].state_dict().items())
         assert same != changes, stage
-
-
-def test_domains_of_different_sizes_are_encoded_apart():
-    nets = _small()
-    batch = {"A": torch.rand(1, 3, SIDE, SIDE), "B": torch.rand(1, 3, SIDE, 2 * SIDE)}
-    objective = _objective(side=SIDE, channels=2, pool_size=0)
-    batch["uniform"] = torch.rand(objective.draws["train"], 1)
-    carry: dict[str, Tensor] = {}
-    for phase in objective.phases():
-        out = phase.loss(nets, batch, carry)
-        carry |= {name: value.detach() for name, value in out.carry.items()}
-        assert out.total.isfinite()
 
 
 def _spec(**generator: Any) -> Spec:

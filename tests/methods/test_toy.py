@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +18,6 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import nn
 
-from benchmarks.bench import cases
-from benchmarks.bench.__main__ import main as bench
 from velogan import recipes
 from velogan.cli import main
 from velogan.config import Config, read_config
@@ -30,13 +25,14 @@ from velogan.data.sets.pair import open_data
 from velogan.data.sets.sources import Folder, find_sources
 from velogan.engine.capture import CapturedStep
 from velogan.engine.step import Step
+from velogan.engine.trainer import Trainer
 from velogan.methods.base import Make, Method, Role, Spec, Views, discriminator_header
 from velogan.networks.build import build_network
 from velogan.objectives.base import Carry, Out, Phase
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.search.method import METHODS
-from velogan.store.checkpoint import list_checkpoints, load_weights
+from velogan.store.checkpoint import load_weights
 from velogan.training.build import build_step, build_trainer
 from velogan.training.choices import decide
 from velogan.types import Batch, Direction, Nets
@@ -112,7 +108,6 @@ def _tiny() -> Config:
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, "toy", Toy)
     monkeypatch.setitem(recipes.RECIPES, "toy", _tiny)
-    monkeypatch.setattr(cases, "METHODS", (*cases.METHODS, "toy"))
 
 
 _STEP = """--method toy --method.nearness 2.5 --data apples2oranges --image-size 32 --data.render-count 24
@@ -121,8 +116,8 @@ _STEP = """--method toy --method.nearness 2.5 --data apples2oranges --image-size
 STEP = _STEP.split()
 
 
-def _flags(run: Path, *, images: int = 6) -> list[str]:
-    length = f"""--images {images} --out {run} --train.checkpoint-every 2i --train.samples 2 --train.sample-every 6i
+def _flags(run: Path) -> list[str]:
+    length = f"""--images 6 --out {run} --train.checkpoint-every 2i --train.samples 2 --train.sample-every 6i
         --train.tensorboard false --schedule.kind step"""
     return ["train", *STEP, *length.split()]
 
@@ -138,6 +133,9 @@ def test_the_whole_job_by_the_command_line(tmp_path: Path, capsys: pytest.Captur
     trained = _answer(capsys, *_flags(run))
     names = {file.stem for file in Path(trained["checkpoint"]).glob("*.safetensors")}
     assert names == {"G_A", "G_A.ema", "critic", "state"}
+    for name in names - {"state"}:
+        header, weights = load_weights(Path(trained["checkpoint"]) / f"{name}.safetensors")
+        build_network(header).load_state_dict(weights)
     assert "nearness: 2.5" in (run / "config.yaml").read_text()
     row = next(row for row in read_stats(run) if "loss/painter/near" in row)
     assert {"loss/critic/both", "lr/painter", "lr/critic"} <= set(row)
@@ -155,39 +153,27 @@ def test_the_whole_job_by_the_command_line(tmp_path: Path, capsys: pytest.Captur
     assert "painter" in (run / "report.html").read_text()
 
 
-def test_it_is_profiled_and_benched_by_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("benchmarks.bench.contestant._LEAST_S", 0.0)
-    monkeypatch.setattr("benchmarks.bench.measure.matmul_tflops", lambda device: 0.1)  # seconds in slow bf16
+def test_it_is_profiled_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     found = _answer(capsys, "profile", *STEP, "--steps", 2, "--out", tmp_path / "profile")
     with gzip.open(found["trace"], "rt") as file:
         events = {event["name"] for event in json.load(file)["traceEvents"] if event.get("cat") == "user_annotation"}
     assert {"painter", "critic"} <= events
-    bench(["--only", "toy,resnet_6,size=32,eager", "--rounds", "1", "--json"])
-    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
-    assert [(row["method"], row["mode"]) for row in rows] == [("toy", "reference"), ("toy", "eager")]
 
 
-def test_killed_and_started_again_it_ends_bit_identical(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    expected = _answer(capsys, *_flags(tmp_path / "unbroken", images=80))
-    flags = _flags(tmp_path / "killed", images=80)
-    process = subprocess.Popen([sys.executable, __file__, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and len(list_checkpoints(tmp_path / "killed")) < 2:
-        time.sleep(0.005)
-    process.kill()
-    assert process.wait() != 0, "it came through before it was killed"
-    result = _answer(capsys, *flags)
-    assert result["images_seen"] == 80
-    assert result["weights_sha256"] == expected["weights_sha256"]
+def test_stopped_and_continued_equals_unbroken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    expected = _answer(capsys, *_flags(tmp_path / "unbroken"))
+    take_step = Trainer._one_step
 
+    def step_and_stop(trainer: Trainer, batch: Any) -> None:
+        take_step(trainer, batch)
+        trainer.stopping = trainer.images == 3
 
-def test_every_file_builds_its_network_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    checkpoint = Path(_answer(capsys, *_flags(tmp_path / "run", images=2))["checkpoint"])
-    for file in checkpoint.glob("*.safetensors"):
-        if file.stem != "state":
-            header, weights = load_weights(file)
-            build_network(header).load_state_dict(weights)
+    monkeypatch.setattr(Trainer, "_one_step", step_and_stop)
+    results = [_answer(capsys, *_flags(tmp_path / "stopped")) for _ in range(2)]
+    assert [result["images_seen"] for result in results] == [3, 6]
+    assert results[-1]["weights_sha256"] == expected["weights_sha256"]
 
 
 def test_a_captured_step_over_two_splits_computes_the_same(tiny_config: Callable[..., Config], recorder: Any):
@@ -230,8 +216,3 @@ def test_the_halves_are_disjoint_cover_all_and_depend_on_the_seed(tiny_config: C
     again = build_trainer(config.change(train={"seed": 9}), data).loaders["first_half"]
     assert {int(again.plan(place).A[0, 0]) for place in range(200)} != seen["first_half"][0]  # pyright: ignore
     assert len(loaders["first_half"]) == 4
-
-
-if __name__ == "__main__":  # for a process that is killed
-    METHODS["toy"] = Toy
-    sys.exit(main())
