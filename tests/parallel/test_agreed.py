@@ -159,6 +159,7 @@ def test_a_wrong_flag_is_told_once(wrong: tuple[str, ...], start, flags, tmp_pat
     assert len([line for text in said for line in text.splitlines() if line.startswith("velogan: ")]) == 1
 
 
+@pytest.mark.soak
 def test_torchrun_restarts_after_a_kill_and_ends_as_if_unbroken(flags, unbroken: str, tmp_path: Path):
     run = tmp_path / "run"
     code = SLOW.format(seconds=0.1, ranks="01") + "\nimport sys; from velogan.cli import main; sys.exit(main())"

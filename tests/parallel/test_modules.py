@@ -182,6 +182,7 @@ def test_a_lost_node_begins_again_with_the_same_result(at: int, tiny, tmp_path: 
     assert_same(tmp_path / "lost", tmp_path / "whole")
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:::ray")
 def test_a_killed_process_of_ray_is_a_lost_node(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("ray", reason="Ray is not installed: the extra scale")
