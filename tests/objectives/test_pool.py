@@ -92,15 +92,6 @@ def test_size_0_returns_what_comes():
     assert torch.equal(pool(images, torch.ones(2, 2)), images)
 
 
-def test_its_state_continues_elsewhere():
-    first, random = FakePool(2, SHAPE), torch.Generator().manual_seed(3)
-    first(_images(1.0, 2.0, 3.0), torch.rand(2, 3, generator=random))
-    second = FakePool(2, SHAPE)
-    second.load_state_dict(first.state_dict())
-    images, uniform = _images(4.0, 5.0, 6.0), torch.rand(2, 3, generator=random)
-    assert torch.equal(first(images, uniform), second(images, uniform))
-
-
 def test_what_it_holds_does_not_follow_what_it_was_given():
     pool, image = FakePool(2, SHAPE), _images(1.0)
     pool(image, torch.rand(2, 1))

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from velogan.config import Config, parse_config, write_yaml
-from velogan.data.sets.pair import open_data
 from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
 from velogan.files import parse_yaml
@@ -24,7 +23,7 @@ from velogan.networks.genotype import Genotype, read_genotype
 from velogan.observe.progress import Display
 from velogan.search.recorder import ArchitectureRecorder
 from velogan.search.supernet import Supernets, mixtures
-from velogan.training.build import build_roles, build_step, build_trainer
+from velogan.training.build import build_roles, build_step
 from velogan.training.choices import decide
 from velogan.training.run import train
 from velogan.training.session import Result
@@ -188,19 +187,6 @@ def test_stopped_and_continued_equals_unbroken(
     assert logs[0] == logs[1]
     assert genotypes[0] == genotypes[1]
     assert len(set(logs[0].splitlines())) == 7, "the start and each image"
-
-
-def test_the_halves_share_no_picture(search: Callable[..., Config]):
-    config = search(scheme="swapped-halves")
-    config = config.model_copy(update={"engine": decide(config)[0]})
-    with Display() as display:
-        trainer = build_trainer(config, open_data(config.data, task=display.task, say=display.say))
-    first, second = (
-        {int(loader.plan(place).A[0, 0]) for place in range(40)}  # pyright: ignore
-        for loader in trainer.loaders.values()
-    )
-    assert first | second == set(range(4))
-    assert not first & second
 
 
 def test_averages_have_architecture_weights_of_their_own(search: Callable[..., Config]):

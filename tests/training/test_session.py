@@ -85,33 +85,12 @@ def test_what_is_asked_for_now_holds_from_now_on(train: Train, tmp_path: Path):
     assert "engine.device=cuda:77 cannot be used here" in train(10, "--engine.device", "cuda:77", code=2)
 
 
-def test_a_mode_decides_again_what_was_decided(train: Train, tmp_path: Path):
-    train(2, "--engine.precision", "bf16")
-    assert "from 2 images on: asked for engine.mode=reference" in train(4, "--engine.mode", "reference")
-    engine = _engines(tmp_path / "run")[-1]["engine"]
-    assert (engine["precision"], engine["kernels"], engine["mode"]) == ("fp32", "plain", "reference")
-    assert "another way" not in train(6, "--engine.mode", "reference")
-
-
 def test_another_device_decides_everything_again(tiny_config: Callable[..., Config]):
     before = EngineConfig(mode="eager", device="cpu", kernels="winograd", precision="bf16", compile="off")
     config = tiny_config(engine={"device": "meta", "threads": None})
     engine, _, why = decide.resume(config, before)
     assert (engine.device, engine.kernels, engine.precision) == ("meta", "plain", "fp32")
     assert why == "asked for engine.device=meta"
-
-
-def test_a_continued_run_takes_the_threads_of_its_machine(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    train(2)
-    _pretend(tmp_path / "run", threads="7")
-    monkeypatch.setattr(decide, "default_threads", lambda: 1)
-    before = EngineConfig.model_validate(_engines(tmp_path / "run")[-1]["engine"])
-    engine, _, why = decide.resume(Config(), before)
-    assert (before.threads, engine.threads, why) == (7, 1, "")
-    assert "another way" not in train(4, "--engine.threads", "None")
-    assert len(_engines(tmp_path / "run")) == 1
 
 
 def test_the_configuration_pins_nobody_to_the_first_machine(train: Train, tmp_path: Path):

@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,6 @@ from velogan.data.pictures.images import Picture, read_picture, save_picture
 from velogan.data.sets import sources
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.sources import Folder, cache_directory, list_images
-
-from ...domains import domain_in_memory
 
 CONFIG = DataConfig(load_size=32, crop_size=24, workers=2)
 
@@ -104,33 +101,6 @@ def test_nothing_readable_is_an_error(make_folder) -> None:
     (directory / "000.png").write_bytes(b"")
     with pytest.raises(ValueError, match=r"000.png cannot be read \(nor any of the 1 file in .*the file is empty"):
         open_domain(folder_of(directory), CONFIG, test=False)
-
-
-@pytest.mark.parametrize("damage", ["pixels", "index"])
-def test_a_damaged_entry_is_built_anew(make_folder, damage: str) -> None:
-    folder = folder_of(make_folder("a", count=2))
-    wanted = whole(open_domain(folder, CONFIG, test=False))
-    (entry,) = entries()
-    file = entry / ("pixels.bin" if damage == "pixels" else "index.json")
-    file.write_bytes(file.read_bytes()[:-7])
-    assert np.array_equal(whole(open_domain(folder, CONFIG, test=False)), wanted)
-    assert entries() == [entry]
-
-
-def test_two_builders_at_once(make_folder) -> None:
-    folder = folder_of(make_folder("a", count=12))
-    with ThreadPoolExecutor(4) as pool:
-        domains = list(pool.map(lambda _: open_domain(folder, CONFIG, test=False), range(4)))
-    assert all(np.array_equal(whole(domain), whole(domains[0])) for domain in domains)
-    assert len(entries()) == 1
-
-
-def test_domain_of_arrays() -> None:
-    images = [np.full((2, 3, 3), 7, np.uint8), np.full((4, 2, 3), 9, np.uint8)]
-    domain = domain_in_memory(images)
-    assert len(domain) == 2
-    assert domain.shapes[1] == (4, 2, 3)
-    assert np.array_equal(domain.image(1), images[1])
 
 
 def test_the_deepest_type_and_the_most_channels_win(tmp_path: Path) -> None:
