@@ -26,7 +26,7 @@ class Recorder(Protocol):
     """Records work on a device. `CudaRecorder` is the only one; tests use another."""
 
     def record(self, work: Callable[[], Losses]) -> tuple[Losses, Callable[[], None]]:
-        """Runs `work` a few times and records it. Returns its tensors, and a function that replays into them."""
+        """Run `work` a few times and record it. Return its tensors, and a function that replays into them."""
         ...
 
 
@@ -39,7 +39,7 @@ class CudaRecorder:
         self._stream = torch.cuda.Stream(device)
 
     def record(self, work: Callable[[], Losses]) -> tuple[Losses, Callable[[], None]]:
-        """Runs `work` on a side stream, then captures it there."""
+        """Run `work` on a side stream, then capture it there."""
         with torch.cuda.device(self.device):
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
@@ -78,7 +78,7 @@ class CapturedStep:
         self._recordings: dict[tuple[After, ...], tuple[Losses, Callable[[], None]]] = {}
 
     def __call__(self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()) -> Losses:
-        """Runs step `number`, then `after`; returns `phase/term` scalars that the next step overwrites."""
+        """Run step `number`, then `after`; return `phase/term` scalars that the next step overwrites."""
         for split, batch in batches.items():
             self._take(split, batch)
         self._number.fill_(number)
@@ -121,7 +121,7 @@ class CapturedStep:
         return recording
 
     def _changed(self) -> Iterator[Tensor]:
-        """Every tensor that a step changes."""
+        """Yield every tensor that a step changes."""
         for net in self.step.nets.values():
             yield from net.parameters()
             yield from net.buffers()

@@ -28,14 +28,14 @@ class EMA:
         self._weight = torch.zeros((), device=self._theirs[0].device)
 
     def weigh(self, images: int) -> None:
-        """Sets the weight of the next update, for a step after which `images` are seen."""
+        """Set the decay of the next update, for a step after which `images` are seen."""
         half_life = max(1.0, min(self.half_life, self.rampup * images))
         self._weight.fill_(1 - 0.5 ** ((images - self._updated) / half_life))
         self._updated = images
 
     @torch.no_grad()
     def follow(self, losses: Mapping[str, Tensor]) -> None:
-        """Updates from the networks: weights are averaged, buffers copied. `losses` do not matter."""
+        """Update the averages: average the weights, copy the buffers. `losses` are not used."""
         for mine, theirs in zip(self.tensors(), self._theirs):
             if isinstance(theirs, nn.Parameter):
                 mine.lerp_(theirs, self._weight)
@@ -43,7 +43,7 @@ class EMA:
                 mine.copy_(theirs)
 
     def tensors(self) -> Iterator[Tensor]:
-        """The averages."""
+        """Return the averages."""
         return _tensors(self.nets)
 
     def state_dict(self) -> dict[str, Any]:

@@ -26,13 +26,13 @@ class LossScale:
 
     @torch.no_grad()
     def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Divides gradients by the factor. It is a power of 2, so they are what they would be without it."""
+        """Divide gradients by the factor. It is a power of 2, so they are what they would be without it."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         torch._foreach_mul_(gradients, 1 / self.factor)
 
     @torch.no_grad()
     def see(self, flags: Tensor) -> Tensor:
-        """Takes a phase's `finite_flags`, of gradients that are unscaled; returns them with an overflow as finite."""
+        """Return `finite_flags` of unscaled gradients with the last one set if the only problem is an overflow."""
         over = flags[:-1].all() & ~flags[-1] & (self.factor > 1)
         self.skips.copy_(over)
         self._overflow.copy_(torch.maximum(self._overflow, self.skips))
@@ -40,7 +40,7 @@ class LossScale:
 
     @torch.no_grad()
     def adapt(self) -> None:
-        """Ends a step: halves the factor after an overflow, or doubles it where it is time."""
+        """End a step: halve the factor after an overflow, or double it after `PATIENCE` steps without one."""
         over, clean = self._overflow > 0, self._clean + 1
         grows = ~over & (clean >= self.PATIENCE)
         self.factor.mul_(torch.where(over, 0.5, torch.where(grows, 2.0, 1.0))).clamp_(1, self.MOST)
@@ -48,7 +48,7 @@ class LossScale:
         self._overflow.zero_()
 
     def tensors(self) -> list[Tensor]:
-        """Every tensor that a step changes."""
+        """Return every tensor that a step changes."""
         return [self.factor, self.skips, self._overflow, self._clean]
 
     def state_dict(self) -> list[float]:

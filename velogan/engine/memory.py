@@ -11,7 +11,7 @@ _MMAP_MAX, _TRIM_THRESHOLD = -4, -1  # malloc.h
 
 
 def keep_freed_memory() -> bool:
-    """Tells glibc to keep freed memory in this process. Returns whether it does; other C libraries cannot.
+    """Make glibc keep freed memory in this process. Return False for other C libraries, which cannot.
 
     By default glibc returns large blocks to the system, and each step spends a tenth of its time on getting the same
     pages back. The peak memory of the process stays the same.
@@ -21,14 +21,14 @@ def keep_freed_memory() -> bool:
 
 
 def peak_memory_mb() -> float:
-    """The most memory that this process has held so far, in MB of 2^20 bytes."""
+    """Return the peak memory of this process, in MB of 2^20 bytes."""
     import resource  # Windows has it not
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def free_memory_mb() -> float:
-    """The memory that this process may still take without swapping, in MB of 2^20 bytes.
+    """Return the memory that this process can still use without swapping, in MB of 2^20 bytes.
 
     What the system calls available, and what the control group leaves where it has a limit; half of all memory where
     neither is told.

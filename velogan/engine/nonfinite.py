@@ -54,7 +54,7 @@ class Latch:
         self._broken_flags: dict[str, tuple[list[str], Tensor]] = {}
 
     def see(self, phase: str, names: list[str], flags: Tensor, *, number: int | Tensor) -> None:
-        """Takes a phase's `finite_flags`; only the first break is recorded. `number` is the step's."""
+        """Record a phase's `finite_flags` if they are the first break; `number` is the step's."""
         names, kept = self._broken_flags.setdefault(phase, (names, torch.zeros_like(flags)))
         first = (self.broken == 0) & ~flags.all()
         kept.copy_(torch.where(first, ~flags, kept))
@@ -62,16 +62,16 @@ class Latch:
         self.broken.copy_(torch.maximum(self.broken, first.float()))
 
     def check(self) -> None:
-        """Waits for the device. NonFiniteError if a phase was broken since the start."""
+        """Wait for the device. Raises NonFiniteError if a phase was broken since the start."""
         for phase, (names, broken) in self._broken_flags.items() if self.broken.item() else ():
             if broken.any():
                 raise NonFiniteError(phase, broken_names(names, ~broken), number=int(self.number))
 
     def tensors(self) -> list[Tensor]:
-        """Every tensor that `see` changes. Tensors that `see` adds start as zeros."""
+        """Return every tensor that `see` changes. Tensors that `see` adds start as zeros."""
         return [self.broken, self.number, *(broken for _, broken in self._broken_flags.values())]
 
 
 def broken_names(names: list[str], flags: Tensor) -> list[str]:
-    """Those of `names` whose flag says that they are not finite."""
+    """Return those of `names` whose flag is false."""
     return [name for name, finite in zip(names, flags.tolist()) if not finite]

@@ -156,12 +156,12 @@ def build_optimizers(
 
 
 def trained(phases: Sequence[Phase]) -> list[str]:
-    """The networks that `phases` train, each once."""
+    """Return the networks that `phases` train, each once."""
     return list(dict.fromkeys(role for phase in phases for role in phase.trains))
 
 
 def optimizers_of(phase: Phase, optimizers: Mapping[str, torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
-    """Those of `phase`: the one of its name, or several `phase/kind`."""
+    """Return the optimizers of `phase`: the one of its name, or several `phase/kind`."""
     return [optimizer for name, optimizer in optimizers.items() if name.partition("/")[0] == phase.name]
 
 
@@ -193,14 +193,14 @@ def _build(kind: Kind, groups: list[dict[str, Any]], *, fused: bool) -> torch.op
 
 
 def _clip(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Clips gradients, network by network, without waiting for the device."""
+    """Clip gradients, network by network, without waiting for the device."""
     for group in optimizer.param_groups:
         if group["clip_norm"]:  # Pascanu et al. 2013, algorithm 1
             nn.utils.clip_grad_norm_(group["params"], group["clip_norm"])
 
 
 def _momentum_for_all(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Momentum begins as zeros: torch's fused kernel fails where a weight has its first gradient after others."""
+    """Initialise momentum with zeros: torch's fused kernel fails where a weight has its first gradient after others."""
     for group in optimizer.param_groups:
         for weight in group["params"] if group["momentum"] else ():
             if weight.grad is not None and "momentum_buffer" not in optimizer.state[weight]:
@@ -208,7 +208,7 @@ def _momentum_for_all(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 
 def _gradients_like_weights(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Lays gradients out like their weights: torch's fused CPU kernels walk all tensors in memory order."""
+    """Lay gradients out like their weights: torch's fused CPU kernels walk all tensors in memory order."""
     for weight in _laid_out_weights(optimizer):
         assert weight.grad is not None
         if weight.grad.stride() != weight.stride():
@@ -216,7 +216,7 @@ def _gradients_like_weights(optimizer: torch.optim.Optimizer, *_: object) -> Non
 
 
 def _gradients_by_memory(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Gives gradients contiguous strides over their channels-last memory, which saves a copy of each.
+    """Give gradients contiguous strides over their channels-last memory, which saves a copy of each.
 
     Before the kernel walks them, it makes a contiguous copy of each gradient, which it never reads.
     """
@@ -226,7 +226,7 @@ def _gradients_by_memory(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 
 def _gradients_by_channels(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Gives gradients the strides of their weights again."""
+    """Give gradients the strides of their weights again."""
     for weight in _laid_out_weights(optimizer):
         assert weight.grad is not None
         weight.grad = weight.grad.as_strided(weight.shape, weight.stride())
@@ -238,7 +238,7 @@ def _laid_out_weights(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 
 
 def make_capturable(optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
-    """Lets fused optimizers be captured: learning rates become tensors beside the weights, read at every update."""
+    """Prepare fused optimizers for capture: learning rates become tensors beside the weights, read at every update."""
     for optimizer in optimizers.values():
         for group in optimizer.param_groups:
             group["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32, device=group["params"][0].device)

@@ -38,12 +38,12 @@ def is_main_process() -> bool:
 
 
 def local_rank() -> int:
-    """The number of this process on its host; 0 alone."""
+    """Return the number of this process on its host; 0 for a single process."""
     return read_number("LOCAL_RANK", "0") if is_distributed() else 0
 
 
 def read_number(name: str, default: str | None = None) -> int:
-    """The environment's number of this name. ValueError where there is none."""
+    """Return a number from the environment. Raises ValueError if it is missing."""
     text = os.environ.get(name, default)
     if text is None or not text.isdigit():
         raise ValueError(f"WORLD_SIZE is set, but {name} is {text!r} in the environment: start with torchrun")

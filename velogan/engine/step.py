@@ -25,11 +25,11 @@ class After(Protocol):
     """Work on the device after the phases of a step, without waiting for it: statistics, averages of weights."""
 
     def follow(self, losses: Mapping[str, Tensor]) -> None:
-        """Takes the step's `phase/term` scalars, which the next step may overwrite."""
+        """Process the step's `phase/term` scalars, which the next step may overwrite."""
         ...
 
     def tensors(self) -> Iterable[Tensor]:
-        """Every tensor that `follow` changes. Tensors that `follow` adds start as zeros."""
+        """Return every tensor that `follow` changes. Tensors that `follow` adds start as zeros."""
         ...
 
 
@@ -105,23 +105,25 @@ class Step:
         Returns `phase/term` scalars, detached, without waiting for the device.
         """
         parts = {split: self.portions(split, batch) for split, batch in batches.items()}
-        seen: dict[str, Tensor] = {}
+        losses: dict[str, Tensor] = {}
         for phase in self.phases:
             with record_function(phase.name):
-                seen |= self._run_phase(phase, parts[phase.split], number)
+                local_terms = self.gradients(phase, parts[phase.split])
+                terms = self.distributed.all_reduce_gradients(self.parameters(phase), local_terms)
+                losses |= self.update(phase, terms, number=number)
         if self.scale is not None:
             self.scale.adapt()
         for one in after:
-            one.follow(seen)
-        return seen
+            one.follow(losses)
+        return losses
 
     def check(self) -> None:
-        """With `check_later`, waits for the device; NonFiniteError if a step since the start was broken."""
+        """With `check_later`, wait for the device. Raises NonFiniteError if a step since the start was broken."""
         if self.latch is not None:
             self.latch.check()
 
     def portions(self, split: str, batch: Batch) -> list[Portion]:
-        """What the losses are computed on, one after the other."""
+        """Prepare the batch of a split and divide it into the parts of gradient accumulation."""
         whole = self.laid_out(self.prepare[split](batch) if split in self.prepare else batch)
         if self.accumulate == 1:
             return [Portion(whole)]
@@ -129,17 +131,13 @@ class Step:
         return [Portion({name: pieces[number] for name, pieces in cut.items()}) for number in range(self.accumulate)]
 
     def laid_out(self, batch: Batch) -> Batch:
-        """`batch` with its images in the memory layout that the networks are given."""
+        """Return `batch` with its images in the memory format of the networks."""
         return {k: v.contiguous(memory_format=self.layout) if v.ndim == 4 else v for k, v in batch.items()}
 
     def parameters(self, phase: Phase) -> list[nn.Parameter]:
-        """All that the phase updates."""
+        """Return the parameters that the phase updates."""
         groups = (group for optimizer in optimizers_of(phase, self.optimizers) for group in optimizer.param_groups)
         return [parameter for group in groups for parameter in group["params"]]
-
-    def _run_phase(self, phase: Phase, parts: Sequence[Portion], number: int | Tensor) -> dict[str, Tensor]:
-        terms = self.distributed.all_reduce_gradients(self.parameters(phase), self.gradients(phase, parts))
-        return self.update(phase, terms, number=number)
 
     def update(self, phase: Phase, terms: dict[str, Tensor], *, number: int | Tensor) -> dict[str, Tensor]:
         """Check the phase's gradients and `terms`, and update its networks; returns the terms as `phase/term`."""

@@ -24,7 +24,7 @@ class Streams:
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 
     def __call__(self, parts: Sequence[Part]) -> list[tuple[Tensor, ...]]:
-        """Runs `parts` and returns their results, ready on the current stream."""
+        """Run `parts` and return their results, ready on the current stream."""
         while len(self._streams) < len(parts):
             self._streams.append(torch.cuda.Stream(self.device))
         current, streams = torch.cuda.current_stream(self.device), self._streams[: len(parts)]

@@ -112,7 +112,7 @@ class Trainer:
         return len(next(iter(self.loaders.values())))
 
     def run(self, length: Length, *, hooks: Sequence[Hook] = ()) -> None:
-        """Trains from the current position to the end of `length`."""
+        """Train from the current position to the end of `length`."""
         batches = self._open(self.images)
         self.plan(length)
         self.schedule.epochs = length.ticks
@@ -151,7 +151,7 @@ class Trainer:
         self.length = replace(length, reserved=max(length.reserved, self._reserved))
 
     def _agree(self) -> None:
-        """The time and the wish to stop that count until the next step, on all ranks."""
+        """Synchronise the clock and the stop flag for the next step on all ranks."""
         # not `stopping` itself: a signal during the exchange sets it, for the next one
         self._seconds, self._stops = self.distributed.sync_clock_and_stop(
             seconds=self.clock.seconds, stopping=self.stopping
@@ -183,7 +183,7 @@ class Trainer:
         return {split: loader.batches(position) for split, loader in self.loaders.items()}
 
     def _with_draws(self, batches: Batches, position: int) -> Batches:
-        """The batches as the step gets them: with random numbers, and with the halves swapped once that is due."""
+        """Return the batches with uniform random numbers, and with the halves swapped once that is due."""
         if self.progress >= self._swap_halves_at:
             one, other = HALVES
             batches = {one: batches[other], other: batches[one]}
@@ -196,7 +196,7 @@ class Trainer:
         return drawn
 
     def _draw(self, split: str, images: int) -> Tensor:
-        """Numbers for this rank's `images`, which are some of those that one rank would draw for all."""
+        """Draw numbers for this rank's `images`: its part of those that a single process would draw for all."""
         pinned = self.device.type == "cuda"  # else the copy to the device would wait for earlier steps
         uniform = torch.rand(self.draws[split], images * self.distributed.world, pin_memory=pinned)
         if not self.distributed.is_distributed:
@@ -219,14 +219,14 @@ class Trainer:
         self.progress = self.length.progress(self.images, self._seconds)
 
     def clock_state(self) -> dict[str, Any]:
-        """The clock's, for a checkpoint; at the end of the training the time reserved for the end counts as spent."""
+        """Return the clock's state; at the end of a run in minutes the time reserved for hooks counts as spent."""
         state, whole = self.clock.state_dict(), self.length.seconds
         if whole is not None and self.length.progress(self.images, state["seconds"]) >= 1:
             state["seconds"] = max(state["seconds"], whole)
         return state
 
     def state_dict(self) -> dict[str, Any]:
-        """What training computed besides the networks and their averages; all ranks must ask, the first gets all."""
+        """Return all state but networks and averages. All ranks must call it; rank 0 gets the states of all."""
         objective, *others = self.distributed.gather_first(on_cpu(self.state.state_dict())) or [{}]
         return {
             "images": self.images,
@@ -239,7 +239,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state_dict`; networks and averages are loaded separately.
+        """Resume from `state_dict`; networks and averages are loaded separately.
 
         Each rank takes its own state of the objective. Ranks that were not there before take those of the others.
         """
@@ -254,7 +254,7 @@ class Trainer:
             self.step.scale.load_state_dict(state["scale"])
 
     def share(self, state: Mapping[str, Any] | None) -> None:
-        """Gives all ranks the first one's weights, and the `state` that it continues from, if there is one."""
+        """Broadcast rank 0's weights and averages, and the `state` from which it resumes, if there is one."""
         if self.distributed.is_distributed:
             averages = list(self.ema.tensors())
             weights = [value for net in self.nets.values() for value in (*net.parameters(), *net.buffers())]
@@ -265,7 +265,7 @@ class Trainer:
 
 
 def on_cpu(state: Any) -> Any:
-    """A copy of nested dicts and lists with all tensors on the CPU."""
+    """Return a copy of nested dicts and lists with all tensors on the CPU."""
     if isinstance(state, Tensor):
         return state.detach().to("cpu", copy=True)
     if isinstance(state, Mapping):
@@ -283,7 +283,7 @@ def _close(opened: Opened) -> None:
 
 
 def step_seed(seed: int, images: int) -> int:
-    """A well-mixed 63-bit seed for the step at `images` seen (SplitMix64, Steele et al. 2014, figure 17)."""
+    """Return a well-mixed 63-bit seed for the step at `images` seen (SplitMix64, Steele et al. 2014, figure 17)."""
     z = ((seed << 40) + images + 1) * 0x9E3779B97F4A7C15 % 2**64
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64

@@ -1,4 +1,4 @@
-"""The engine's choices for a run: taken once, kept, and taken again where a machine cannot follow them."""
+"""Resolve the engine's `auto` fields once per run, and again only if the machine does not support the result."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _needs(config: Config, processes: int) -> Needs:
 
 
 def unable(engine: EngineConfig) -> str:
-    """Why this machine cannot compute with the choices `engine`, perhaps of another machine; empty if it can."""
+    """Return why this machine does not support the settings `engine`; empty if it does."""
     try:
         device = device_for(engine)
     except ValueError:
@@ -93,7 +93,7 @@ def unable(engine: EngineConfig) -> str:
 
 
 def on_this_host(distributed: DistributedContext, asked: EngineConfig, engine: EngineConfig) -> EngineConfig:
-    """The common choices, with this rank's share of its host's cores. ValueError where it cannot compute so."""
+    """Return rank 0's settings with this rank's share of its host's cores. Raises ValueError if unsupported here."""
     if not distributed.is_distributed:
         return engine
     if missing := unable(engine):

@@ -22,7 +22,7 @@ from velogan.types import Composed, Nets
 
 
 def norm_kernels(device: torch.device) -> NormKernels | str:
-    """The native norm kernels for `device`, or why there are none."""
+    """Return the native norm kernels for `device`, or why there are none."""
     if device.type == "cuda":
         return load_gpu_kernels(device, code_directory() / "kernels")
     if device.type != "cpu":
@@ -38,7 +38,7 @@ def products(precision: str) -> Products | None:
 
 
 def forward_net(net: nn.Module, engine: EngineConfig) -> nn.Module:
-    """One network as `forward_nets` has it."""
+    """Return one network as `forward_nets` does."""
     return forward_nets({"net": net}, engine)["net"]
 
 

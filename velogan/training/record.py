@@ -20,7 +20,7 @@ from velogan.types import Decision
 
 
 def new_record(origin: Mapping[str, Any], data: Data) -> dict[str, Any]:
-    """The record of a run that begins now. `origin` holds its `preset`, `command`, and what was `changed`."""
+    """Return the record of a new run. `origin` holds its `preset`, `command`, and what was `changed`."""
     return {
         "velogan": velogan.__version__,
         **origin,
@@ -39,7 +39,7 @@ def with_engine(
     reason: str,
     device: torch.device,
 ) -> dict[str, Any]:
-    """The record with one more set of choices, which holds from `images` seen on, and the `reason` for it."""
+    """Return the record with engine settings that hold from `images` seen on, and the `reason` for the change."""
     decided = [asdict(decision) for decision in decisions]
     chosen = {
         "from_images": images,
@@ -57,7 +57,7 @@ def with_engine(
 
 
 def engine_of(record: Mapping[str, Any]) -> EngineConfig | None:
-    """What the engine chose last; None where that is not recorded."""
+    """Return the engine settings recorded last; None if there are none."""
     try:
         return EngineConfig.model_validate(record["engines"][-1]["engine"])
     except (KeyError, IndexError, TypeError, ValidationError):
