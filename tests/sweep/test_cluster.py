@@ -16,8 +16,7 @@ from velogan.sweep.dimensions import parse_dimension
 from velogan.sweep.folder import run_folder
 from velogan.sweep.plan import SweepPlan
 from velogan.sweep.scheduling import require_tune
-from velogan.sweep.status_log import StatusLog
-from velogan.sweep.sweep import sweep
+from velogan.sweep.sweep import Rows, StatusLog, sweep
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:::ray"),
@@ -36,8 +35,8 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-def run(cluster: Any, plan: SweepPlan, out: Path, parallel: int, table: StatusLog) -> dict[str, str]:
-    result = sweep(plan, out, command="velogan sweep", table=table, parallel=parallel, address=cluster.address)
+def run(cluster: Any, plan: SweepPlan, out: Path, parallel: int, log: StatusLog) -> dict[str, str]:
+    result = sweep(plan, out, command="velogan sweep", log=log, parallel=parallel, address=cluster.address)
     return {one["name"]: one["status"] for one in result["trials"]}
 
 
@@ -97,9 +96,9 @@ def test_three_trials_share_a_gpu(cluster: Any, tiny_plan: Callable[..., SweepPl
     left: list[float] = []
 
     class Looks(StatusLog):
-        def due(self) -> bool:
+        def show(self, rows: Rows) -> None:
             left.append(ray.available_resources().get("GPU", 0.0))
-            return super().due()
+            super().show(rows)
 
     assert run(cluster, plan, tmp_path, 3, Looks(quiet=True)) == dict.fromkeys(names, "done")
     assert min(left) == pytest.approx(0.001)

@@ -14,12 +14,9 @@ from velogan.evaluation.metric import RESAMPLED_SUFFIX
 from velogan.evaluation.validation import FEATURE_SCORE, IDENTITY_SCORE, SCORE
 from velogan.kernels.inference import Accelerator
 from velogan.sweep import sweep as module
-from velogan.sweep import tested
 from velogan.sweep.folder import TrialState, resampled_of, run_folder, scores_of, state_of
 from velogan.sweep.plan import SweepPlan, Trial
-from velogan.sweep.status_log import StatusLog
-from velogan.sweep.sweep import check_measured, doing_nothing, ranked, rows_of, summary, sweep
-from velogan.sweep.tested import chosen_figures as measure_tests
+from velogan.sweep.sweep import StatusLog, add_test_scores, identity_score, ranked, rows_of, summary, sweep
 from velogan.sweep.trial import run_trial
 
 PSNR = "validation/psnr_object_db"
@@ -31,7 +28,7 @@ def trained(out: Path, plan: SweepPlan, reported: list[float]) -> TrialState:
     return run_trial(out, trial, plan, threads=1, origin=origin, report=lambda percent, score: reported.append(score))
 
 
-def test_a_trial_is_measured_at_its_checkpoints_and_tested_once(
+def test_a_trial_is_scored_at_its_checkpoints_and_evaluated_on_test_images(
     tiny_plan: Callable[..., SweepPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, told = tiny_plan(metric="psnr_object_db"), list[float]()
@@ -43,28 +40,11 @@ def test_a_trial_is_measured_at_its_checkpoints_and_tested_once(
     assert len(resampled_of(run, PSNR) or []) == 400
     assert resampled_of(run, SCORE) is None
 
-    asked: list[dict[str, Any]] = []
-    real = tested.evaluate
-
-    def evaluate(run: Path, **how: Any) -> dict[str, Any]:
-        asked.append(how)
-        return real(run, **how)
-
-    monkeypatch.setattr(tested, "evaluate", evaluate)
     monkeypatch.setattr(Accelerator, "__call__", lambda _self, net, *, rounded: net)  # spares its measurements
     monkeypatch.setattr(Accelerator, "dtype", lambda _self, *, rounded: torch.float32)
     result = summary(plan, rows_of(plan, tmp_path, plan.known_trials()), tmp_path)
-    first = measure_tests(plan, result, tmp_path, StatusLog(quiet=True))
-    again = measure_tests(plan, result, tmp_path, StatusLog(quiet=True))
-    assert again == first
-    assert "psnr_object_db_a2b" in first["seed=0"]
-    assert len(asked) == 1
-    measure_tests(tiny_plan(metric="structure"), result, tmp_path, StatusLog(quiet=True))
-    assert len(asked) == 2
-    rows = rows_of(plan, tmp_path, plan.known_trials())
-    with pytest.raises(ValueError, match="without validation/structure, seed=0"):
-        check_measured(tiny_plan(metric="structure"), rows, tmp_path)
-    check_measured(tiny_plan(), rows, tmp_path)
+    add_test_scores(plan, result, StatusLog(quiet=True))
+    assert "psnr_object_db_a2b" in result["trials"][0]["test_scores"]
 
 
 def log(out: Path, name: str, **values: list[float]) -> None:
@@ -82,9 +62,9 @@ def test_doing_nothing_is_known_by_the_metric_that_it_was_measured_by(of: str, o
         log(tmp_path, name, **scores, **{IDENTITY_SCORE: [nothing, nothing]})
     log(tmp_path, "c", **scores)
     trials = [{"run": str(run_folder(tmp_path, name)), "status": "done"} for name in "abc"]
-    assert doing_nothing(of, trials) == pytest.approx(0.3)
-    assert doing_nothing(other, trials) is None
-    assert doing_nothing(of, trials[2:]) is None
+    assert identity_score(of, trials) == pytest.approx(0.3)
+    assert identity_score(other, trials) is None
+    assert identity_score(of, trials[2:]) is None
 
 
 @pytest.mark.parametrize(("metric", "best"), [(PSNR, [22.0, [2.0]]), ("validation/fid", [20.0, [1.0]])])
@@ -135,5 +115,5 @@ def test_a_metric_that_cannot_be_had_is_refused_before_anything_starts(
     monkeypatch.setattr(module, "ray_session", None)
     base = {"cyclegan": tiny_plan().bases["cyclegan"].change(data=data)}
     with pytest.raises(ValueError, match=said):
-        sweep(tiny_plan(metric=metric, bases=base), tmp_path, command="velogan sweep", table=StatusLog(quiet=True))
+        sweep(tiny_plan(metric=metric, bases=base), tmp_path, command="velogan sweep", log=StatusLog(quiet=True))
     assert not (tmp_path / "trials").exists()

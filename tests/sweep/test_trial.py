@@ -9,7 +9,7 @@ import pytest
 
 from velogan.evaluation.validation import SCORE
 from velogan.store.checkpoint import list_checkpoints
-from velogan.sweep.folder import TrialState, note, run_folder, state_of
+from velogan.sweep.folder import TrialState, run_folder, state_of, write_status
 from velogan.sweep.plan import SweepPlan
 from velogan.sweep.trial import run_trial
 
@@ -49,6 +49,6 @@ def test_what_raises_on_a_report_ends_a_trial_that_has_saved(
     with pytest.raises(SystemExit):
         start(tmp_path, tiny_plan(), stop)
     assert list_checkpoints(run_folder(tmp_path, "seed=0"))
-    note(tmp_path, "other", "stopped early", budget="6 images")
+    write_status(tmp_path, "other", "stopped early", budget="6 images")
     assert state_of(tmp_path, "other", budget="6 images", metric=SCORE).status == "stopped early"
     assert state_of(tmp_path, "other", budget="12 images", metric=SCORE).status == "waiting"

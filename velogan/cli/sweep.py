@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Sweep(ConfigFlags):
     """Flags of `velogan sweep`.
 
-    Run the same command again to resume; more seeds or values extend a finished sweep.
+    Run the same command again to resume, except with --search optuna; more seeds or values extend a finished sweep.
 
     velogan sweep --data horse2zebra --out sweeps/rates --vary optimizer.lr=0.01,0.02
 
@@ -103,8 +103,7 @@ class Sweep(ConfigFlags):
         return [("--out", self.out)] if self.out is not None and not self.dry_run else []
 
     def execute(self, argv: list[str]) -> Outcome:
-        from velogan.sweep.status_log import StatusLog
-        from velogan.sweep.sweep import sweep
+        from velogan.sweep.sweep import StatusLog, sweep
 
         plan = _plan(self, argv)
         trials = plan.known_trials()
@@ -118,7 +117,7 @@ class Sweep(ConfigFlags):
             raise ValueError("--out is missing: give the folder for the sweep")
         command = shlex.join(["velogan", *argv])
         common: dict[str, Any] = {"parallel": self.parallel, "address": self.address}
-        result = sweep(plan, self.out, command=command, table=StatusLog(quiet=self.json), **common)
+        result = sweep(plan, self.out, command=command, log=StatusLog(quiet=self.json), **common)
         has_failed = any(trial["status"] == "failed" for trial in result["trials"])
         if not self.json:
             print(f"best: {result['best'] or 'none'}; report: {result['page']}")

@@ -49,15 +49,15 @@ def log_file(out: Path, name: str) -> Path:
     return out / "status" / f"{name}.log"
 
 
-def note(out: Path, name: str, status: Status, reason: str = "", **facts: Any) -> None:
-    """Keeps how a trial stands; `facts` are where it ran."""
+def write_status(out: Path, name: str, status: Status, reason: str = "", **facts: Any) -> None:
+    """Save the status of a trial; `facts` say what it is and where it ran."""
     path = _status_file(out, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps({"status": status, "reason": reason, **facts}))
 
 
-def noted(out: Path, name: str) -> Mapping[str, Any]:
-    """What was kept last; nothing where the file is missing or damaged."""
+def read_status(out: Path, name: str) -> Mapping[str, Any]:
+    """Return what `write_status` saved last; empty if the file is missing or damaged."""
     return read_mapping(_status_file(out, name))
 
 
@@ -72,7 +72,7 @@ def read_mapping(file: Path) -> Mapping[str, Any]:
 
 def state_of(out: Path, name: str, *, budget: str, metric: str) -> TrialState:
     """How a trial stands. Done is what has a checkpoint at the end of `budget`, whatever else is kept."""
-    run, kept = run_folder(out, name), noted(out, name)
+    run, kept = run_folder(out, name), read_status(out, name)
     images, seconds = saved(run)
     percent = share(budget, images=images, seconds=seconds)
     rows = read_stats(run) if run.is_dir() else []
@@ -107,21 +107,9 @@ def saved(run: Path) -> tuple[int, float]:
 
 def share(budget: str, *, images: int, seconds: float) -> int:
     """Whole percent of `budget` (`500 images`, `10 minutes`) that are done, up to 100."""
-    return min(100, int(100 * _done(budget, images=images, seconds=seconds) + 1e-6))
-
-
-def _done(budget: str, *, images: int, seconds: float) -> float:
-    """How many budgets are done."""
     span = parse_span(budget)
-    return images / span.amount if span.unit == "images" else seconds / (60 * span.amount)
-
-
-def check_length(out: Path, name: str, *, budget: str) -> None:
-    """ValueError where a run is past `budget`, as it was trained by a longer one."""
-    images, seconds = saved(run_folder(out, name))
-    before = noted(out, name).get("budget", budget)
-    if before != budget and _done(budget, images=images, seconds=seconds) > 1:
-        raise ValueError(f"{name} was trained for {before}, which is longer than {budget}")
+    done = images / span.amount if span.unit == "images" else seconds / (60 * span.amount)
+    return min(100, int(100 * done + 1e-6))
 
 
 def best_row(rows: Sequence[Mapping[str, Any]], metric: str) -> Mapping[str, Any] | None:

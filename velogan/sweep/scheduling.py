@@ -13,7 +13,7 @@ from typing import Any
 
 from velogan.engine.ray_session import QUIET, require_ray
 from velogan.evaluation.metric import higher_is_better
-from velogan.sweep.folder import note, noted
+from velogan.sweep.folder import read_status, write_status
 from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.trial import run_trial
 
@@ -25,9 +25,6 @@ KEPT = 3
 
 MAX_LOSSES = 3
 """How often a trial is started again elsewhere, where a node of the cluster is lost."""
-
-Earlier = Sequence[tuple[Mapping[str, Any], float | None]]
-"""Settings that optuna tried before, with their scores; None where that is still to be done."""
 
 
 def require_tune(address: str | None = None) -> None:
@@ -66,25 +63,23 @@ def run_trials(
     parallel: int | None,
     command: str,
     step: Callable[[], None],
-    earlier: Earlier,
-    samples: int,
 ) -> None:
-    """Run `trials`, or with `optuna` as many `samples` of settings that it chooses; `step` is called all the time.
+    """Run `trials`, or with `optuna` the settings that it chooses; call `step` every two seconds.
 
     Tune runs in a worker of its own, as through ray:// this process is no part of the cluster.
     """
     import ray
 
-    count = samples * plan.seeds if plan.search == "optuna" else len(trials)
+    count = len(trials) or (plan.trials or 0) * plan.seeds
     share = resources(parallel=parallel, trials=count, device=next(iter(plan.bases.values())).engine.device)
     job = _Job(plan, out.resolve(), tuple(trials), share, parallel, command, Path.cwd())
-    task = ray.remote(num_cpus=0)(_tune).remote(job, earlier, samples)
-    while not ray.wait([task], timeout=1.0)[0]:
+    task = ray.remote(num_cpus=0)(_tune).remote(job)
+    while not ray.wait([task], timeout=2.0)[0]:
         step()
     ray.get(task)
 
 
-def _tune(job: _Job, earlier: Earlier, samples: int) -> None:
+def _tune(job: _Job) -> None:
     os.environ.update(QUIET)
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
@@ -94,7 +89,7 @@ def _tune(job: _Job, earlier: Earlier, samples: int) -> None:
     space: dict[str, Any] = {"param_space": {"index": tune.grid_search(list(range(len(job.trials))))}}
     chooser: dict[str, Any] = {}
     if plan.search == "optuna":
-        space, chooser = {}, {"search_alg": _search(plan, earlier), "num_samples": samples * plan.seeds}
+        space, chooser = {}, {"search_alg": _search(plan), "num_samples": (plan.trials or 0) * plan.seeds}
     with tempfile.TemporaryDirectory(prefix="velogan-tune-", ignore_cleanup_errors=True) as folder:
         tuner = tune.Tuner(
             tune.with_resources(partial(_run, job=job), job.share),
@@ -120,15 +115,15 @@ def _tune(job: _Job, earlier: Earlier, samples: int) -> None:
 def _note_end(job: _Job, result: Any) -> None:
     """Keep how a trial ended that did not end by itself: `asha` stopped it, or its worker was lost."""
     name = job.trial(result.config).name
-    kept = dict(noted(job.out, name))
+    kept = dict(read_status(job.out, name))
     status, _ = kept.pop("status", ""), kept.pop("reason", "")
     if status in ("done", "failed"):
         return
     if result.error:
-        note(job.out, name, "failed", str(result.error).strip().splitlines()[-1], **kept)
+        write_status(job.out, name, "failed", str(result.error).strip().splitlines()[-1], **kept)
     else:
         at = (result.metrics or {}).get("percent", 0)
-        note(job.out, name, "stopped early", f"at {at} % of its budget it was not among the best third", **kept)
+        write_status(job.out, name, "stopped early", f"at {at} % of its budget it was not among the best third", **kept)
 
 
 @dataclass(frozen=True)
@@ -172,7 +167,8 @@ def _run(config: Mapping[str, Any], *, job: _Job) -> None:
         tune.report({"percent": 0, "score": math.inf})
 
 
-def _search(plan: SweepPlan, earlier: Earlier) -> Any:
+def _search(plan: SweepPlan) -> Any:
+    """Return optuna's search over the plan's axes, which gets the mean over the seeds of each setting."""
     import optuna
     from ray.tune.search import Repeater
     from ray.tune.search.optuna import OptunaSearch
@@ -186,22 +182,8 @@ def _search(plan: SweepPlan, earlier: Earlier) -> Any:
             space[axis.field] = optuna.distributions.IntDistribution(int(axis.low), int(axis.high), log=axis.log)
         else:
             space[axis.field] = optuna.distributions.FloatDistribution(axis.low, axis.high, log=axis.log)
-    again = [_typed(plan, settings) for settings, score in earlier if score is None]
-    scored = [(_typed(plan, settings), score) for settings, score in earlier if score is not None]
-    search = OptunaSearch(space, metric="score", mode="min", points_to_evaluate=again or None, seed=len(scored))
-    for settings, score in scored:
-        search.add_evaluated_point(settings, _sign(plan) * score)
+    search = OptunaSearch(space, metric="score", mode="min", seed=0)
     return Repeater(search, repeat=plan.seeds) if plan.seeds > 1 else search
-
-
-def _typed(plan: SweepPlan, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`settings` with the values of lists as they were typed, which are optuna's choices: 2e-4 for 0.0002."""
-    typed = dict(settings)
-    for axis in plan.axes:
-        for value in axis.values:
-            if plan.trial({**settings, axis.field: value}, 0).settings[axis.field] == settings[axis.field]:
-                typed[axis.field] = value
-    return typed
 
 
 def _sign(plan: SweepPlan) -> int:

@@ -1,4 +1,4 @@
-"""A whole sweep: what is left to do is done, the chosen runs are tested, and `sweep.json` and the page are written."""
+"""Run a whole sweep: train the remaining trials, test the best setting, and write `sweep.json` and the page."""
 
 from __future__ import annotations
 
@@ -7,37 +7,55 @@ import os
 import random
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rich.console import Console
+
+from velogan.config import read_config
 from velogan.data.sets.sources import find_sources
+from velogan.engine.device import resolve_device
 from velogan.engine.ray_session import ray_session
-from velogan.evaluation.metric import check_metric, higher_is_better
+from velogan.evaluation.evaluate import evaluate
+from velogan.evaluation.metric import check_metric, evaluation_options, higher_is_better
 from velogan.evaluation.validation import FEATURE_SCORE, IDENTITY_SCORE, SCORE
 from velogan.files import write_text
 from velogan.observe.log import read_stats
+from velogan.observe.progress import printable
 from velogan.report.sweep_page import describe_no_gain, write_sweep_page
 from velogan.store.lock import locked
-from velogan.sweep.folder import (
-    TrialState,
-    check_length,
-    note,
-    noted,
-    resampled_of,
-    run_folder,
-    state_of,
-)
+from velogan.sweep.folder import TrialState, read_status, resampled_of, run_folder, state_of, write_status
 from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.plan import SweepPlan, Trial
-from velogan.sweep.scheduling import Earlier, require_tune, run_trials
-from velogan.sweep.status_log import StatusLog
-from velogan.sweep.tested import chosen_figures
+from velogan.sweep.scheduling import require_tune, run_trials
 from velogan.sweep.verdict import verdicts
 from velogan.training.run_folder import RunFolder
 
 Rows = list[tuple[Trial, TrialState]]
+
+_ENDED = ("done", "stopped early")
+
+
+class StatusLog:
+    """Prints a line on standard error when the status of a trial changes; `quiet` prints nothing but `say`."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console, self._quiet = Console(stderr=True), quiet
+        self._shown: dict[str, str] = {}
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, rows: Rows) -> None:
+        """Print a line for each trial whose status has changed."""
+        for trial, state in rows:
+            if not self._quiet and state.status not in ("waiting", self._shown.get(trial.name)):
+                self._shown[trial.name] = state.status
+                score = "" if state.score is None else f", score {state.score:.4g}"
+                self.say(f"{trial.name}: {state.status}{score}{f' ({state.reason})' if state.reason else ''}")
 
 
 def sweep(
@@ -45,33 +63,44 @@ def sweep(
     out: Path,
     *,
     command: str,
-    table: StatusLog,
+    log: StatusLog,
     parallel: int | None = None,
     address: str | None = None,
 ) -> dict[str, Any]:
-    """Runs `plan` in the folder `out`, or what is left of it; returns `trials`, `best` and `page`.
+    """Run `plan` in the folder `out`, or what remains of it, and return `trials`, `best` and `page`.
 
-    `parallel` is how many trials run at a time, `address` where Ray runs. ValueError for what the user can mend, before
-    anything is started.
+    `parallel` is the number of trials at a time, `address` that of a running Ray. Raises ValueError, before anything
+    starts, if the plan does not fit the folder or the images.
     """
-    known = plan.known_trials()
-    rows = rows_of(plan, out, known)  # of optuna what it has tried
-    check_folders(out, [trial for trial, _ in rows])
+    trials = plan.known_trials()
+    if plan.search == "optuna" and (out / "trials").exists():
+        raise ValueError(f"{out} holds trials, and --search optuna does not resume: name a new --out")
+    _check_folders(out, trials)
     require_tune(address)
-    check_measured(plan, rows, out)
-    _check_metric(plan, known)
+    _check_metric(plan, trials)
     with locked(out):
-        began = time.time()
-        load = os.getloadavg()[0]
-        step = _step(plan, out, known, table)
+        started_at, load = time.time(), os.getloadavg()[0]
+        remaining = [trial for trial, state in rows_of(plan, out, trials) if state.status not in _ENDED]
+        for trial in remaining:
+            if status := read_status(out, trial.name):  # how an earlier attempt ended is no news
+                write_status(out, trial.name, **{**status, "status": "waiting", "reason": ""})
         try:
-            _train(plan, out, known, command=command, parallel=parallel, address=address, step=step)
+            if remaining or plan.search == "optuna":
+                with ray_session(address):
+                    run_trials(
+                        plan,
+                        out,
+                        remaining,
+                        parallel=parallel,
+                        command=command,
+                        step=lambda: log.show(rows_of(plan, out, trials)),
+                    )
         finally:
-            step(last=True)
+            log.show(rows_of(plan, out, trials))
         facts = {
             "command": command,
-            "seconds": time.time() - began,
-            "load": [round(one, 2) for one in (load, os.getloadavg()[0])],
+            "seconds": time.time() - started_at,
+            "load": [round(value, 2) for value in (load, os.getloadavg()[0])],
             "budget": plan.budget,
             "metric": plan.metric,
             "better": "higher" if higher_is_better(plan.metric) else "lower",
@@ -80,68 +109,74 @@ def sweep(
             "vary": [axis.field for axis in plan.axes],
             "seeds": plan.seeds,
         }
-        return _finish(plan, out, rows_of(plan, out, known), facts, table)
+        return _finish(plan, out, rows_of(plan, out, trials), facts, log)
 
 
-def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], table: StatusLog) -> dict[str, Any]:
-    """Tests the chosen runs, writes `sweep.json` and the page, and returns what the command prints."""
-    result = summary(plan, rows, out)
-    tested = chosen_figures(plan, result, out, table)
-    trials = [{**one, "test_scores": tested.get(one["name"])} for one in result["trials"]]
-    complete = ranked(plan, trials)
-    scores = {name: [one["score"] for one in found] for name, found in complete.items()}
+def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], log: StatusLog) -> dict[str, Any]:
+    """Test the best setting, write `sweep.json` and the page, and return what the command prints."""
+    result = {**summary(plan, rows, out), **facts}
+    add_test_scores(plan, result, log)
+    groups = ranked(plan, result["trials"])
+    scores = {name: [trial["score"] for trial in group] for name, group in groups.items()}
     resampled = {
-        name: [resampled_of(Path(one["run"]), plan.metric) for one in found] for name, found in complete.items()
+        name: [resampled_of(Path(trial["run"]), plan.metric) for trial in group] for name, group in groups.items()
     }
-    judged = verdicts(scores, resampled, higher=higher_is_better(plan.metric))
-    found = {**result, "trials": trials, **facts, "verdicts": judged}
+    result["verdicts"] = verdicts(scores, resampled, higher=higher_is_better(plan.metric))
     winner = str(run_folder(out, str(result["best"])))
-    found |= {"again": shlex.join(["velogan", "train", "--config", winner, "--out", "runs/winner"])}
-    found |= {"nothing": doing_nothing(plan.metric, trials)}
-    if said := describe_no_gain(found):
-        table.say(said)
-    pictures = held_out_pictures(found, say=table.say)
-    page = write_sweep_page({**found, "pictures": pictures}, out / "sweep.html")
-    kept = json.dumps({**found, "page": str(page)}, indent=1, default=str)
-    write_text(out / "sweep.json", kept)
-    return {key: json.loads(kept)[key] for key in ("trials", "best", "page")}
+    result["again"] = shlex.join(["velogan", "train", "--config", winner, "--out", "runs/winner"])
+    result["nothing"] = identity_score(plan.metric, result["trials"])
+    if no_gain := describe_no_gain(result):
+        log.say(no_gain)
+    pictures = held_out_pictures(result, say=log.say)
+    result["page"] = str(write_sweep_page({**result, "pictures": pictures}, out / "sweep.html"))
+    saved = json.dumps(result, indent=1, default=str)
+    write_text(out / "sweep.json", saved)
+    return {key: json.loads(saved)[key] for key in ("trials", "best", "page")}
 
 
-def doing_nothing(metric: str, trials: Sequence[Mapping[str, Any]]) -> float | None:
-    """The mean over trials of the metric of the inputs as they are; None where the logs do not have it."""
-    logs = [read_stats(Path(one["run"])) for one in trials if one["status"] == "done"]
-    found = [next((row for row in reversed(rows) if IDENTITY_SCORE in row), {}) for rows in logs]
+def add_test_scores(plan: SweepPlan, result: Mapping[str, Any], log: StatusLog) -> None:
+    """Evaluate the finished runs of the best setting on test images: `test_scores` by name and direction."""
+    best = next((trial["setting"] for trial in result["trials"] if trial["name"] == result["best"]), None)
+    for trial in result["trials"]:
+        if trial["setting"] != best or trial["status"] != "done":
+            continue
+        run = Path(trial["run"])
+        try:
+            device = resolve_device(read_config(run).engine.device)
+            scores = evaluate(run, checkpoint="best", device=device, **evaluation_options(plan.metric))["scores"]
+        except (ValueError, OSError) as error:
+            log.say(f"{run} cannot be tested: {error}")
+            continue
+        trial["test_scores"] = {
+            f"{score['name']}_{score['direction']}": score["value"]
+            for score in scores
+            if score.get("split", "test") == "test" and score["weights"] == "ema"
+        }
+
+
+def identity_score(metric: str, trials: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the mean over trials of the metric of the unchanged inputs; None if the logs do not have it."""
+    logs = [read_stats(Path(trial["run"])) for trial in trials if trial["status"] == "done"]
+    last = [next((row for row in reversed(rows) if IDENTITY_SCORE in row), {}) for rows in logs]
     values = [
-        row[IDENTITY_SCORE] for row in found if row and metric == (FEATURE_SCORE if FEATURE_SCORE in row else SCORE)
+        row[IDENTITY_SCORE] for row in last if row and metric == (FEATURE_SCORE if FEATURE_SCORE in row else SCORE)
     ]
     return fmean(values) if values else None
 
 
-def check_folders(out: Path, trials: Sequence[Trial]) -> None:
-    """ValueError where a trial's folder holds another run than the trial: then another --out is needed."""
+def _check_folders(out: Path, trials: Sequence[Trial]) -> None:
+    """Raise ValueError if a trial's folder holds a run with another configuration."""
     for trial in trials:
         try:
             RunFolder.open(run_folder(out, trial.name), trial.config, say=lambda text: None)
-            check_length(out, trial.name, budget=trial.config.train.length)
         except ValueError as error:
             raise ValueError(f"{out} holds the trials of another sweep: name a new --out ({error})") from None
 
 
-def check_measured(plan: SweepPlan, rows: Rows, out: Path) -> None:
-    """ValueError where a trial was scored, but not by the plan's metric: its scores cannot be compared."""
-    for trial, _ in rows:
-        run = run_folder(out, trial.name)
-        if any(SCORE in row and plan.metric not in row for row in (read_stats(run) if run.is_dir() else [])):
-            raise ValueError(
-                f"{out} holds trials without {plan.metric}, {trial.name} for one: name a new --out, or the --metric "
-                "that they were trained with"
-            )
-
-
-def _check_metric(plan: SweepPlan, known: Sequence[Trial]) -> None:
-    """ValueError where the metric cannot be had of some trial's pictures. Pictures that are missing fail later."""
-    trials = known or [plan.trial({axis.field: axis.draw(random.Random(0)) for axis in plan.axes}, 0)]
-    configs = {str((one.config.data, one.config.method)): one.config for one in trials}
+def _check_metric(plan: SweepPlan, trials: Sequence[Trial]) -> None:
+    """Raise ValueError if a trial's images do not allow the metric. Missing images fail later, as a trial."""
+    trials = trials or [plan.trial({axis.field: axis.draw(random.Random(0)) for axis in plan.axes}, 0)]
+    configs = {str((trial.config.data, trial.config.method)): trial.config for trial in trials}
     for config in configs.values():
         try:
             sources = find_sources(config.data)
@@ -150,14 +185,16 @@ def _check_metric(plan: SweepPlan, known: Sequence[Trial]) -> None:
         check_metric(plan.metric, config.method, config.spec, sources, data=config.data, device=config.engine.device)
 
 
-def rows_of(plan: SweepPlan, out: Path, known: Sequence[Trial]) -> Rows:
-    """All trials of the plan with their states: those `known`, or those that optuna has tried so far."""
-    trials = list(known) if plan.search != "optuna" else _tried(plan, out)
+def rows_of(plan: SweepPlan, out: Path, trials: Sequence[Trial]) -> Rows:
+    """Return the plan's `trials`, or those that optuna has started so far, with their states."""
+    if plan.search == "optuna":
+        saved = [read_status(out, path.stem) for path in sorted((out / "status").glob("*.json"))]
+        trials = [plan.trial(status["settings"], status["seed"]) for status in saved if "settings" in status]
     return [(trial, state_of(out, trial.name, budget=plan.budget, metric=plan.metric)) for trial in trials]
 
 
 def summary(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
-    """`trials`, and `best`: the trial with the best score of the setting with the best mean over its seeds."""
+    """Return `trials`, and `best`: the trial with the best score of the setting with the best mean over its seeds."""
     trials = [
         {
             "name": trial.name,
@@ -167,78 +204,23 @@ def summary(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
             "status": state.status,
             "reason": state.reason,
             "score": state.score,
+            "test_scores": None,
             "seconds": round(state.seconds, 3),
             "images": state.images,
             "run": str(run_folder(out, trial.name)),
         }
         for trial, state in rows
     ]
-    whole = ranked(plan, trials)
     sign = -1 if higher_is_better(plan.metric) else 1
-    best = min(whole.values(), key=lambda found: sign * fmean(one["score"] for one in found), default=None)
-    return {"trials": trials, "best": min(best, key=lambda one: sign * one["score"])["name"] if best else None}
+    groups = ranked(plan, trials).values()
+    best = min(groups, key=lambda group: sign * fmean(trial["score"] for trial in group), default=None)
+    return {"trials": trials, "best": min(best, key=lambda trial: sign * trial["score"])["name"] if best else None}
 
 
 def ranked(plan: SweepPlan, trials: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """By setting, its trials with a score: those of settings that have all seeds, or of all where none has."""
+    """Return by setting its scored trials: of the settings with all seeds, or of every one if none has all."""
     settings: dict[str, list[Mapping[str, Any]]] = {}
-    for one in trials:
-        if one["status"] == "done" and one["score"] is not None:
-            settings.setdefault(one["setting"], []).append(one)
-    return {name: found for name, found in settings.items() if len(found) == plan.seeds} or settings
-
-
-def _train(
-    plan: SweepPlan,
-    out: Path,
-    known: Sequence[Trial],
-    *,
-    command: str,
-    parallel: int | None,
-    address: str | None,
-    step: Callable[[], None],
-) -> None:
-    rows = rows_of(plan, out, known)
-    left = [trial for trial, state in rows if state.status not in ("done", "stopped early")]
-    earlier: Earlier = _earlier(plan, rows) if plan.search == "optuna" else []
-    samples = (plan.trials or 0) - sum(score is not None for _, score in earlier)
-    if not (samples > 0 if plan.search == "optuna" else left):
-        return
-    for trial in left:
-        if kept := noted(out, trial.name):  # how it ended an earlier time is no news
-            note(out, trial.name, **{**kept, "status": "waiting", "reason": ""})
-    with ray_session(address):
-        run_trials(plan, out, left, parallel=parallel, command=command, step=step, earlier=earlier, samples=samples)
-
-
-def _step(plan: SweepPlan, out: Path, known: Sequence[Trial], table: StatusLog) -> Callable[..., None]:
-    def step(*, last: bool = False) -> None:
-        if last or table.due():
-            table.show([(trial.name, state) for trial, state in rows_of(plan, out, known)])
-
-    return step
-
-
-def _tried(plan: SweepPlan, out: Path) -> list[Trial]:
-    """The trials of an optuna search that have a status and settings of this plan."""
-    trials = []
-    for path in sorted((out / "status").glob("*.json")):
-        kept = noted(out, path.stem)
-        settings = kept.get("settings")
-        if isinstance(settings, dict) and list(settings) == [axis.field for axis in plan.axes]:
-            trials.append(plan.trial(settings, kept["seed"]))
-    return [trial for trial in trials if trial.seed < plan.seeds]
-
-
-def _earlier(plan: SweepPlan, rows: Rows) -> Earlier:
-    """Settings that optuna tried before, with the mean of their scores; None where a seed is still to be run."""
-    found: dict[str, list[tuple[Trial, TrialState]]] = {}
-    for trial, state in rows:
-        found.setdefault(trial.setting, []).append((trial, state))
-    earlier = []
-    for group in found.values():
-        scores = [
-            state.score for _, state in group if state.status in ("done", "stopped early") and state.score is not None
-        ]
-        earlier.append((group[0][0].settings, fmean(scores) if len(scores) == plan.seeds else None))
-    return earlier
+    for trial in trials:
+        if trial["status"] == "done" and trial["score"] is not None:
+            settings.setdefault(trial["setting"], []).append(trial)
+    return {name: group for name, group in settings.items() if len(group) == plan.seeds} or settings

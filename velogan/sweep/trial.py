@@ -13,7 +13,7 @@ from typing import Any
 
 from velogan.evaluation.metric import MetricValidation
 from velogan.observe.progress import Display
-from velogan.sweep.folder import TrialState, log_file, note, run_folder, scores_of, share, state_of, wait_for
+from velogan.sweep.folder import TrialState, log_file, run_folder, scores_of, share, state_of, wait_for, write_status
 from velogan.sweep.plan import SweepPlan, Trial
 from velogan.training.run import train
 
@@ -46,7 +46,7 @@ def run_trial(
     facts = {"settings": dict(trial.settings), "seed": trial.seed, "budget": plan.budget, "host": socket.gethostname()}
     reason: list[str] = []
     if state_of(out, trial.name, budget=plan.budget, metric=plan.metric).status != "done":
-        note(out, trial.name, "running", **facts)
+        write_status(out, trial.name, "running", **facts)
         config = trial.config.change(engine={"threads": trial.config.engine.threads or threads})
         run = partial(_train, config, run_folder(out, trial.name), log_file(out, trial.name), plan.metric, origin)
         trainer = Thread(target=lambda: reason.append(run()), daemon=True)
@@ -57,7 +57,7 @@ def run_trial(
     report_new()
     done = state_of(out, trial.name, budget=plan.budget, metric=plan.metric).status == "done"
     why = "" if done else "".join(reason) or "it stopped before its budget was used up: somebody asked it to"
-    note(out, trial.name, "done" if done else "failed", why, **facts)
+    write_status(out, trial.name, "done" if done else "failed", why, **facts)
     return state_of(out, trial.name, budget=plan.budget, metric=plan.metric)
 
 
