@@ -183,10 +183,10 @@ class Model:
         return translate_images(self.translator, images, tile=tile)
 
     def uncertainty(self, image: Any, *, tile: int | None = None) -> UncertaintyMap:
-        """Where not to trust the translation of a PIL image or an array `(H, W)` or `(H, W, C)`: a map, `(H, W)` uint8.
+        """Return an uncertainty map `(H, W)`, uint8, of the translation of a PIL image or an array `(H, W)`, `(H, W, C)`.
 
-        `tile` is that of `translate`; a picture that it cuts into tiles has no map. ValueError for that, for anything
-        else, and where the model is not of a run folder with a way back.
+        `tile` is that of `translate`; an image that it cuts into tiles has no map. Raises ValueError for such images,
+        for other inputs, and if the model is not from a run folder with a reverse generator.
         """
         return self._estimator.estimate(to_picture(image), tile=tile)
 

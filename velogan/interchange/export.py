@@ -195,9 +195,9 @@ def _torch(model: Translator, file: Path) -> tuple[Run, str]:
 
 def _reference(model: Translator, file: Path) -> tuple[Run, str]:
     save_reference(RecognisedNetwork(model.header, model.net.state_dict()), file)
-    found = recognise(read_tensors(file), file=file)
-    net = build_network(found.header)
-    net.load_state_dict(found.state)
+    network = recognise(read_tensors(file), file=file)
+    net = build_network(network.header)
+    net.load_state_dict(network.state)
     return net.eval(), "the weights as they are read back"
 
 
