@@ -183,7 +183,7 @@ class Model:
         return translate_images(self.translator, images, tile=tile)
 
     def uncertainty(self, image: Any, *, tile: int | None = None) -> UncertaintyMap:
-        """Return an uncertainty map `(H, W)`, uint8, of the translation of a PIL image or an array `(H, W)`, `(H, W, C)`.
+        """Return an uncertainty map `(H, W)`, uint8, for the translation of a PIL image or an array `(H, W[, C])`.
 
         `tile` is that of `translate`; an image that it cuts into tiles has no map. Raises ValueError for such images,
         for other inputs, and if the model is not from a run folder with a reverse generator.
