@@ -10,7 +10,7 @@ import torch
 
 from velogan.config import Config, read_config
 from velogan.data.sets.cache import open_domain
-from velogan.data.sets.loader import normalise
+from velogan.data.sets.loader import normalize_batch
 from velogan.data.sets.sources import Side, find_sources
 from velogan.observe.progress import Display
 from velogan.report.sweep_page import write_sweep_page
@@ -63,7 +63,7 @@ def test_all_settings_translate_the_same_held_out_pictures(trained: Make) -> Non
             pixels = np.asarray(held_out.image(number))
             np.testing.assert_array_equal(before, pixels)
             np.testing.assert_array_equal(same, before)
-            expected = (translator(normalise(torch.from_numpy(pixels)[None]))[0] + 1) * 127.5
+            expected = (translator(normalize_batch(torch.from_numpy(pixels)[None]))[0] + 1) * 127.5
             assert np.abs(after - expected.permute(1, 2, 0).numpy()).mean() < 2
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from velogan.data.config import DataConfig
 from velogan.data.sets.cache import Domain
-from velogan.data.sets.loader import normalise
+from velogan.data.sets.loader import normalize_batch
 from velogan.data.sets.sources import ImageSource, Side, Sources, in_folder
 from velogan.evaluation.images import open_for_evaluation
 from velogan.files import write_text
@@ -153,7 +153,7 @@ def common_size(shapes: Iterable[Sequence[int]], multiple: int) -> tuple[int, in
 def center_crops(domain: Domain, size: tuple[int, int]) -> Tensor:
     """Crop the centre of `size` (h, w) from each image: `(N, C, h, w)` in [-1, 1]."""
     crops = [center_crop(domain.image(index), size) for index in range(len(domain))]
-    return normalise(torch.from_numpy(np.stack(crops)), domain.format.range)
+    return normalize_batch(torch.from_numpy(np.stack(crops)), domain.format.range)
 
 
 def center_crop(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from velogan.config import Config, read_config
 from velogan.data.sets.cache import Domain
-from velogan.data.sets.loader import normalise, window
+from velogan.data.sets.loader import normalize_batch, window
 from velogan.data.sets.sources import find_sources
 from velogan.engine.device import resolve_device
 from velogan.evaluation.images import open_for_evaluation
@@ -106,4 +106,4 @@ def _input(domain: Domain, name: str, config: Config) -> Tensor:
     """The center crop of a picture, as large as training sees it: `(1, C, h, w)` in [-1, 1]."""
     pixels = domain.image(domain.names.index(name))
     cut = np.ascontiguousarray(center_crop(pixels, window(config.data, pixels.shape)))
-    return normalise(torch.from_numpy(cut)[None], domain.format.range)
+    return normalize_batch(torch.from_numpy(cut)[None], domain.format.range)

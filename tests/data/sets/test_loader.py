@@ -16,7 +16,7 @@ from velogan.data.sets.loader import (
     TOP,
     PairLoader,
     crop_and_flip,
-    normalise,
+    normalize_batch,
     on_device,
     window,
 )
@@ -124,7 +124,7 @@ def test_one_gather_equals_windows_cut_one_by_one() -> None:
     loader = loader_of(domain, domain, batch_size=16)
     plan = loader.plan(0).A
     assert set(plan[:, FLIP].tolist()) == {0, 1}
-    gathered = normalise(crop_and_flip(on_device(domain, loader.device), plan, (16, 16)))
+    gathered = normalize_batch(crop_and_flip(on_device(domain, loader.device), plan, (16, 16)))
     assert torch.equal(gathered, loader.batch(0)["A"])
     index, top, left, flip = plan[3].tolist()
     window = domain.image(index)[top : top + 16, left : left + 16, 0]
@@ -136,7 +136,9 @@ def test_turns_and_flips_are_those_of_numpy_here_and_on_the_device() -> None:
     domain = domain_of(6)
     loader = loader_of(domain, domain, batch_size=64, flip_vertical=True, rotate90=True)
     plan, batch = loader.plan(0).A, loader.batch(0)["A"]
-    assert torch.equal(normalise(crop_and_flip(on_device(domain, loader.device), plan, (16, 16), rotate90=True)), batch)
+    assert torch.equal(
+        normalize_batch(crop_and_flip(on_device(domain, loader.device), plan, (16, 16), rotate90=True)), batch
+    )
     seen = Counter()
     for (index, top, left, _), made in zip(plan.tolist(), batch):
         window = domain.image(index)[top : top + 16, left : left + 16, 0]

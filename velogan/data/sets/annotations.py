@@ -13,7 +13,7 @@ from torch import Tensor
 
 from velogan.data.config import DataConfig
 from velogan.data.sets.cache import Domain, open_domain
-from velogan.data.sets.loader import Annotation, normalise
+from velogan.data.sets.loader import Annotation, normalize_batch
 from velogan.data.sets.sources import Folder, LabelMaps, Side, list_by_stem, stem, without_picture
 from velogan.files import pluralize
 from velogan.metrics.labels import MIN_COLOUR_DISTANCE, find_label_colours, nearest_labels
@@ -285,7 +285,7 @@ def _numbers(maps: Iterable[Domain], option: str) -> Tensor:
 def _colours(sample: Sequence[np.ndarray], dtype: str, option: str) -> Tensor:
     """Find the colours of classes, `(K, C)`, in some maps."""
     if dtype == "uint8":
-        found = find_label_colours([normalise(torch.from_numpy(image)[None])[0] for image in sample])
+        found = find_label_colours([normalize_batch(torch.from_numpy(image)[None])[0] for image in sample])
         if found is not None:
             return torch.tensor(sorted(((found + 1) * 127.5).round().tolist()), dtype=torch.float32)
     raise ValueError(

@@ -69,7 +69,7 @@ def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int], *, rotate
     return cut.view(images.dtype)
 
 
-def normalise(images: Tensor, value_range: Range | None = None) -> Tensor:
+def normalize_batch(images: Tensor, value_range: Range | None = None) -> Tensor:
     """Turn `(B, H, W, C)` uint8, uint16 or float32 into `(B, C, H, W)` float32 in [-1, 1]; see `values.normalize`."""
     planes = normalize(images.permute(0, 3, 1, 2), value_range)
     return planes.contiguous(memory_format=torch.contiguous_format)
@@ -230,7 +230,7 @@ class PairLoader:
         resident = self.resident[side]
         if resident is not None:  # then all pictures have one size
             part = crop_and_flip(resident, part, window(self.config, domain.shapes[0]), rotate90=self.config.rotate90)
-        return normalise(part, domain.format.range)
+        return normalize_batch(part, domain.format.range)
 
     def batch(self, position: int) -> Batch:
         """Make the batch that begins at `position` images seen: `A` and `B`, `(B, C, h, w)` in [-1, 1]."""
