@@ -235,17 +235,6 @@ def test_what_methods_and_networks_cannot_take_is_refused() -> None:
         build_roles(asked.method, asked.spec, seed=0, colours=torch.zeros(2, 3))
 
 
-def test_classes_that_one_domain_lacks_are_said(pictures: Path) -> None:
-    asked = config(pictures, labels_a="numbersA", labels_b="numbersB")
-    question = "are the classes of both domains the same?"
-    assert not [line for line in read(asked)[1] if question in line]
-    for name in (pictures / "numbersB").iterdir():
-        save_picture(name, Picture(np.full((40, 40, 1), 9, np.uint8)))
-    asking = [line for line in read(asked)[1] if question in line]
-    assert [line.split(":")[0] for line in asking] == ["labels A", "labels B"]
-    assert ("is of class 9:" in asking[0], "is of class 0 7 26:" in asking[1]) == (True, True)
-
-
 def test_annotations_that_have_changed_are_noticed_when_a_run_goes_on(pictures: Path) -> None:
     asked = config(pictures, masks_a="maskA", labels_b="numbersB")
     data, _ = read(asked)
