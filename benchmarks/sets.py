@@ -40,7 +40,7 @@ from velogan.report.page import read_asset
 from velogan.report.plots import Drawing, estimate_text_width
 from velogan.report.sections import text
 from velogan.report.sweep_page import build_image_strips
-from velogan.store.checkpoint import digest, find_checkpoint, taken
+from velogan.store.checkpoint import default_checkpoint, digest, find_checkpoint
 from velogan.sweep.folder import read_mapping
 from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.planfile import read_plan
@@ -164,7 +164,7 @@ def _scored(training: Training, reason: str, asked: argparse.Namespace, display:
     known = {"set": name, "recipe": training.name, "seed": training.seed, "run": str(run), "reason": ""}
     kept = run.with_name(f"{run.name}.scores.json")
     try:
-        which = "last" if asked.last else taken(run)
+        which = "last" if asked.last else default_checkpoint(run)
         at = find_checkpoint(run, which)
         of = {"sha256": digest(at), "limit": asked.limit, "squeezenet": bool(asked.squeezenet)}
         if (before := read_mapping(kept)).get("of") == of:

@@ -20,7 +20,14 @@ from velogan.networks.pretrained import register_features
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.report.failures import find_failures
-from velogan.store.checkpoint import find_checkpoint, list_checkpoints, mark_best, read_best, save_checkpoint, taken
+from velogan.store.checkpoint import (
+    default_checkpoint,
+    find_checkpoint,
+    list_checkpoints,
+    mark_best,
+    read_best,
+    save_checkpoint,
+)
 from velogan.training.run import train
 from velogan.training.session import Result
 from velogan.translate.model import load_translator
@@ -269,7 +276,7 @@ def test_a_run_that_ends_badly_says_so_and_its_best_checkpoint_is_used(
     said: list[str] = []
     run = tmp_path / "run"
     _train(config.change(train=length), run, said)
-    assert taken(run) == which
+    assert default_checkpoint(run) == which
     assert find_checkpoint(run, None) == find_checkpoint(run, which)  # pyright: ignore[reportArgumentType]
     assert any("translations have become worse" in line for line in said) == (which == "best")
     assert any("closer to real images than the inputs" in line for line in said) == (scores[0] == 0.5)

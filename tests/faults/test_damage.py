@@ -12,13 +12,13 @@ import pytest
 
 from velogan.engine.trainer import Batches, Trainer
 from velogan.store.checkpoint import (
-    damage,
     find_checkpoint,
+    find_corruption,
+    hide_checkpoint,
     list_checkpoints,
     mark_best,
-    put_back,
     read_best,
-    set_aside,
+    restore_hidden,
 )
 
 
@@ -52,7 +52,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(file: str, how: s
     assert "continuing" in said
     assert "at 4 images" in said
     assert same(run)
-    assert [damage(folder) for folder in list_checkpoints(run)] == ["", "", ""]
+    assert [find_corruption(folder) for folder in list_checkpoints(run)] == ["", "", ""]
 
 
 def test_with_every_checkpoint_damaged_nothing_is_begun_anew_and_nothing_removed(
@@ -116,11 +116,11 @@ def test_a_damaged_best_is_refused_and_no_longer_the_mark_to_beat(run: Path, fla
 def test_a_crash_between_two_renames_loses_no_checkpoint(run: Path, flags, velogan, same):
     for images in (4, 2):
         shutil.rmtree(run / "checkpoints" / f"{images:09d}")
-    set_aside(run / "checkpoints" / "000000006")
+    hide_checkpoint(run / "checkpoints" / "000000006")
     assert list_checkpoints(run) == []
-    put_back(run)
-    assert damage(run / "checkpoints" / "000000006") == ""
-    set_aside(run / "checkpoints" / "000000006")
+    restore_hidden(run)
+    assert find_corruption(run / "checkpoints" / "000000006") == ""
+    hide_checkpoint(run / "checkpoints" / "000000006")
     code, said = velogan(flags(run))
     assert code == 0
     assert "at 6 images" in said

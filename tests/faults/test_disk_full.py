@@ -12,7 +12,7 @@ import pytest
 
 from velogan.files import write_text
 from velogan.observe.log import Log, read_stats
-from velogan.store.checkpoint import damage, find_checkpoint, list_checkpoints
+from velogan.store.checkpoint import find_checkpoint, find_corruption, list_checkpoints
 
 
 def _used(folder: Path) -> int:
@@ -21,7 +21,7 @@ def _used(folder: Path) -> int:
 
 
 def _whole(run: Path) -> bool:
-    return not any(map(damage, list_checkpoints(run))) and not list((run / "checkpoints").glob(".*"))
+    return not any(map(find_corruption, list_checkpoints(run))) and not list((run / "checkpoints").glob(".*"))
 
 
 def test_without_room_for_the_next_checkpoint_the_one_before_stays(disk, flags, velogan, same, unbroken):

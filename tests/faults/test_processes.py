@@ -13,7 +13,7 @@ import pytest
 
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.store.checkpoint import digest, list_checkpoints
-from velogan.store.lock import locked
+from velogan.store.lock import lock_folder
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_the_lock_of_a_dead_process_holds_nobody_up(flags, velogan, same, tmp_pa
 
 
 def test_a_process_on_another_machine_is_named_with_it(tmp_path: Path):
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         (tmp_path / ".lock").write_text("12 elsewhere")
-        with pytest.raises(ValueError, match="in use by process 12 on elsewhere: wait for it"), locked(tmp_path):
+        with pytest.raises(ValueError, match="in use by process 12 on elsewhere: wait for it"), lock_folder(tmp_path):
             pass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from velogan.store.checkpoint import damage, find_checkpoint, list_checkpoints
+from velogan.store.checkpoint import find_checkpoint, find_corruption, list_checkpoints
 
 
 def test_a_run_on_a_read_only_disk_is_refused_and_later_goes_on(disk, flags, velogan, same):
@@ -53,7 +53,7 @@ def test_a_folder_made_read_only_while_training_stops_it_with_everything_kept(fl
         assert code == 1, said
         assert "Permission denied while saving a checkpoint" in said
         assert "Traceback" not in said
-        assert damage(find_checkpoint(run)) == ""
+        assert find_corruption(find_checkpoint(run)) == ""
         code, said = start(flags(run, **size), plain=True).wait()
         assert code == 1, said
         assert "Permission denied while saving a checkpoint" in said

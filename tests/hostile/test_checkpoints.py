@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from velogan.cli import main
-from velogan.store.checkpoint import damage, find_checkpoint, load_state, load_weights, read_best
+from velogan.store.checkpoint import find_checkpoint, find_corruption, load_state, load_weights, read_best
 from velogan.translate.model import load_translator
 
 HUGE = 10**9
@@ -160,7 +160,7 @@ def test_a_hostile_manifest_makes_its_checkpoint_a_damaged_one(run: Path, name: 
     outside = {"../../config.yaml": hashlib.sha256((run / "config.yaml").read_bytes()).hexdigest()}
     content = MANIFESTS.get(name, json.dumps({"images": 80, "files": outside}).encode())
     (_newest(run) / "manifest.json").write_bytes(content)
-    assert damage(_newest(run))
+    assert find_corruption(_newest(run))
     assert find_checkpoint(run).name == "000000040"
 
 
@@ -168,7 +168,7 @@ def test_a_weights_file_that_is_a_link_to_a_device(run: Path) -> None:
     file = _newest(run) / "G_A.safetensors"
     file.unlink()
     file.symlink_to("/dev/zero")
-    assert damage(_newest(run))
+    assert find_corruption(_newest(run))
 
 
 NAMES = ("../../../../etc", "..", "/etc", "", ".", "000000040/../../..", "a\0b", "x" * 5000, 40, ["000000040"])

@@ -34,7 +34,7 @@ def test_a_pickle_that_calls_something_is_refused_and_named(
 ):
     file, mark = tmp_path / "evil.pth", tmp_path / "mark"
     torch.save({"model.0.weight": _Evil(mark)}, file, _use_new_zipfile_serialization=not legacy)
-    assert "nothing of it was run: it asks for posix.system" in _refusal(file)
+    assert "no code of it was run: it requests posix.system" in _refusal(file)
     assert main(["import", str(file), str(tmp_path / "run")]) == 2
     assert "posix.system" in capsys.readouterr().err
     assert not mark.exists()

@@ -161,7 +161,7 @@ def test_a_discriminator_of_encodings_is_the_rest_of_one_of_images():
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"operations": ("conv3",)}, "1 operations, but a generator with blocks=1 has 6: name so many"),
+        ({"operations": ("conv3",)}, "1 operations, but a generator with blocks=1 has 6: name 6"),
         ({"operations": ("conv3", "nearest", *["conv3"] * 4)}, "'nearest', number 2 of the operations"),
         (
             {"operations": ("conv3", "conv3", "conv4", "conv3", "nearest", "nearest")},

@@ -160,5 +160,5 @@ def test_a_folder_gives_its_latest_networks(tmp_path: Path):
     torch.save(theirs.trained(theirs.Resnet(blocks=1), 9).state_dict(), tmp_path / "latest_net_G.pth")
     assert set(load_networks(tmp_path)) == {"G_A"}
     torch.save(theirs.Patch().state_dict(), tmp_path / "latest_net_G.pth")
-    with pytest.raises(ValueError, match="holds a discriminator, which its name does not say"):
+    with pytest.raises(ValueError, match="contains a discriminator, but its name says otherwise"):
         load_networks(tmp_path)

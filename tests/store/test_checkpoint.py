@@ -16,9 +16,9 @@ from torch import nn
 
 from velogan.files import write_text
 from velogan.store.checkpoint import (
-    damage,
     digest,
     find_checkpoint,
+    find_corruption,
     list_checkpoints,
     load_state,
     load_weights,
@@ -147,7 +147,7 @@ def test_a_crash_between_any_two_operations_leaves_a_whole_checkpoint(tmp_path: 
             finished = True
         folder = find_checkpoint(run)
         images = int(folder.name)
-        assert damage(folder) == ""
+        assert find_corruption(folder) == ""
         assert load_state(folder)[0]["images"] == images
         assert torch.equal(load_weights(folder / "G_A.safetensors")[1]["weight"], torch.full((2, 2), float(images)))
         if survivors:
@@ -177,10 +177,10 @@ def test_a_damaged_checkpoint_is_passed_over(file: str, how: str, tmp_path: Path
         victim.unlink()
     if (file, how) == ("manifest.json", "changed"):  # still the truth about the files
         victim.write_text("{}")
-    assert damage(victim.parent) != ""
+    assert find_corruption(victim.parent) != ""
     assert find_checkpoint(tmp_path).name == "000000001"
     whole = _save(tmp_path, 2)  # training from 1 comes by again
-    assert damage(whole) == ""
+    assert find_corruption(whole) == ""
     assert find_checkpoint(tmp_path).name == "000000002"
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from velogan.config import write_yaml
 from velogan.engine.ray_session import ray_session
-from velogan.store.lock import locked
+from velogan.store.lock import lock_folder
 from velogan.sweep import sweep as module
 from velogan.sweep.dimensions import parse_dimension
 from velogan.sweep.folder import log_file, run_folder, state_of
@@ -105,7 +105,7 @@ def test_a_folder_of_another_sweep_is_refused_before_anything_starts(
 
 
 def test_a_folder_in_use_is_refused(tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(ValueError, match="is in use by process"):
+    with lock_folder(tmp_path), pytest.raises(ValueError, match="is in use by process"):
         run(tiny_plan(), tmp_path)
 
 

@@ -217,11 +217,11 @@ def _prepare_uncertainty(command: Translate, model: Translator) -> tuple[Uncerta
 
 def _describe_checkpoint(command: Translate, model: Translator) -> list[str]:
     """Return a line on the checkpoint that is used if none was requested, else nothing."""
-    from velogan.store.checkpoint import list_checkpoints, taken
+    from velogan.store.checkpoint import default_checkpoint, list_checkpoints
 
     if command.checkpoint is not None or model.file is None or not list_checkpoints(command.model):
         return []
-    checkpoint = taken(command.model)
+    checkpoint = default_checkpoint(command.model)
     reason = " (the last one is much worse on held-out pictures)" if checkpoint == "best" else ""
     return [f"using the {checkpoint} checkpoint, at {pluralize(int(model.file.parent.name), 'image')}{reason}"]
 

@@ -35,7 +35,7 @@ from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.registry import SLICED_PROTOCOL
 from velogan.networks.pretrained import install_command
 from velogan.report.scores import SAME_AS_LAST
-from velogan.store.checkpoint import damage, find_checkpoint, imported, read_best, taken
+from velogan.store.checkpoint import default_checkpoint, find_checkpoint, find_corruption, is_imported, read_best
 from velogan.translate.model import CheckpointChoice, Translator, Weights, load_translator
 from velogan.types import GENERATOR_FILES, Direction
 
@@ -122,7 +122,7 @@ def evaluate(
         "run": str(run),
         "checkpoints": {candidate.checkpoint: candidate.folder.name for candidate in candidates},
         "best": no_best_reason or read_best(run),
-        "default_checkpoint": taken(run),
+        "default_checkpoint": default_checkpoint(run),
         "networks": descriptions,
         "data": {
             "path": list(config.data.path),
@@ -212,7 +212,7 @@ def _read_config(run: Path, data: Sequence[str]) -> Config:
             "pictures with another, name that as --against"
         )
     config = read_config(run)
-    if not data and imported(run):
+    if not data and is_imported(run):
         raise ValueError(f"{run} contains imported weights and no data to score them on; set --data")
     return config.change(data={"path": tuple(data)}) if data else config
 
@@ -251,10 +251,10 @@ def _find_candidates(
         return candidates, "none was chosen"
     if best == last:
         return candidates, SAME_AS_LAST
-    if corruption := damage(best):
+    if corruption := find_corruption(best):
         return candidates, corruption
     best_candidate = Candidate("best", _available_weights(best, directions)[0], best)
-    return [best_candidate, *candidates] if taken(run) == "best" else [*candidates, best_candidate], None
+    return [best_candidate, *candidates] if default_checkpoint(run) == "best" else [*candidates, best_candidate], None
 
 
 def _available_weights(folder: Path, directions: Sequence[Direction]) -> Sequence[Weights]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from velogan.files import require
-from velogan.store.checkpoint import damage
+from velogan.store.checkpoint import find_corruption
 from velogan.types import GENERATOR_FILES
 
 CONFIG, MANIFEST, PAGE, EXAMPLE = "config.json", "manifest.json", "README.md", "example.png"
@@ -61,7 +61,7 @@ def download(name: str) -> Path:
     folder = Path(snapshot)
     if not (folder / MANIFEST).is_file():
         raise ValueError(f"hf://{name} contains no velogan model ({MANIFEST} is missing): choose another")
-    if problem := damage(folder):
+    if problem := find_corruption(folder):
         raise OSError(f"hf://{name} was not downloaded completely: {problem}; remove that folder and try again")
     return folder
 

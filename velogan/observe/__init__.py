@@ -1,1 +1,1 @@
-"""Observing a run: statistics, clock, log, sample pictures, live progress, profiles."""
+"""Monitoring of a run: statistics, clock, log, sample grids, live progress."""

@@ -9,10 +9,10 @@ from typing import Any
 
 
 class Clock:
-    """Seconds of a run by a monotonic clock, so that changes of the wall clock do not matter.
+    """Measures the seconds of a run by a monotonic clock, so that changes of the wall clock do not matter.
 
-    It does not run before `start`. `seconds` are all that passed, `worked` those of training alone, without `overhead`.
-    `now` returns seconds and never goes back.
+    It does not run before `start`. `seconds` is the total time, `worked` that of training alone, without `overhead`.
+    `now`: returns seconds that never decrease.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -38,7 +38,7 @@ class Clock:
             self._since = self._now() - ago
 
     def stop(self) -> None:
-        """Stops the clock; no effect if it is stopped."""
+        """Stop the clock; no effect if it is stopped."""
         self._before, self._since = self.seconds, None
 
     @contextmanager
@@ -51,38 +51,35 @@ class Clock:
             self._overhead += self.seconds - started
 
     def tick(self, images: int) -> float:
-        """Images per second since the last tick; 0 at the first one.
-
-        `images` is the number seen in the whole run.
-        """
+        """Return images per second since the last tick; 0 at the first one. `images`: number seen in the run so far."""
         seconds = self.worked
         images_before, seconds_before = self._tick or (images, seconds)
         self._tick = (images, seconds)
-        done, took = images - images_before, seconds - seconds_before
-        if done <= 0 or took <= 0:
+        done, elapsed = images - images_before, seconds - seconds_before
+        if done <= 0 or elapsed <= 0:
             return 0.0
         # ETA moves half-way to the new speed, so that one slow tick does not make it jump
-        self._seconds_per_image = (took / done + (self._seconds_per_image or took / done)) / 2
-        return done / took
+        self._seconds_per_image = (elapsed / done + (self._seconds_per_image or elapsed / done)) / 2
+        return done / elapsed
 
     def eta(self, images_left: int) -> float | None:
-        """Seconds that `images_left` images will take at the recent speed; None while it is unknown."""
+        """Return the seconds that `images_left` images will take at the recent speed; None while it is unknown."""
         return images_left * self._seconds_per_image if self._seconds_per_image else None
 
     def state_dict(self) -> dict[str, Any]:
-        """What a restart needs: `{"seconds": float}`."""
+        """Return what a restart needs: `{"seconds": float}`."""
         return {"seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from the seconds of `state_dict`; a running clock keeps running.
+        """Continue from the seconds of `state_dict`; a running clock keeps running.
 
-        ValueError if they are not a finite number of seconds from 0 on.
+        Raises ValueError if they are negative or not finite.
         """
         seconds = float(state["seconds"])
         if not 0 <= seconds < float("inf"):
             raise ValueError(f"seconds={seconds} of training must be a finite number from 0 on")
-        ran = self._since is not None
+        was_running = self._since is not None
         self.stop()
         self._before, self._tick = seconds, None
-        if ran:
+        if was_running:
             self.start()

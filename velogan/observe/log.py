@@ -1,4 +1,4 @@
-"""The log of a run: `stats.jsonl` holds all figures; TensorBoard gets a copy."""
+"""The log of a run: `stats.jsonl` contains all metrics; TensorBoard gets a copy."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Log:
-    """Appends to the log of the folder `run`, which is made if it is missing.
+    """Appends to the log of the folder `run`, which is created if it is missing.
 
-    Where there is one already, `truncate` comes first: its last line may be torn. With `tensorboard` the same figures,
-    and image grids, go to `run/tensorboard`; if that fails, the log says so once with `say` and goes on without it.
-    OSError if a line cannot be written to `stats.jsonl`; the earlier lines stay.
+    Call `truncate` first if there is a log already, since its last line may be incomplete. With `tensorboard` the same
+    metrics, and image grids, go to `run/tensorboard`; if that fails, it is reported once by `say` and disabled.
+    Raises OSError if a line cannot be written to `stats.jsonl`; earlier lines are preserved.
     """
 
     def __init__(self, run: Path, *, tensorboard: bool = True, say: Callable[[str], None] = _LOGGER.warning) -> None:
@@ -36,23 +36,20 @@ class Log:
         self._file = io.FileIO(self._run / "stats.jsonl", "a")
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Appends one tick. `row` holds "images" (images seen) and figures by name.
-
-        A figure that is not finite becomes null.
-        """
-        row = {name: _finite(value) for name, value in row.items()}
+        """Append one row: "images" (number seen so far) and metrics by name. Values that are not finite become null."""
+        row = {name: _finite_or_none(value) for name, value in row.items()}
         self._append(json.dumps(row, allow_nan=False).encode() + b"\n")
-        figures = {name: value for name, value in row.items() if name != "images" and isinstance(value, int | float)}
-        self._mirror(lambda board: board.scalars(figures, images=row["images"]))
+        scalars = {name: value for name, value in row.items() if name != "images" and isinstance(value, int | float)}
+        self._mirror(lambda board: board.scalars(scalars, images=row["images"]))
 
     def image(self, name: str, grid: np.ndarray, *, images: int) -> None:
-        """Shows `grid`, `(H, W, 3)` uint8, in TensorBoard at `images` seen."""
+        """Write `grid`, `(H, W, 3)` uint8, to TensorBoard at `images` seen."""
         self._mirror(lambda board: board.image(name, grid, images=images))
 
     def truncate(self, images: int) -> None:
-        """Removes the rows after `images` seen, so that a continued run has none twice, and a line torn by a kill.
+        """Remove rows after `images` seen, which a resumed run writes again, and an incomplete last line.
 
-        The file is cut after the last row that stays; this needs no free space on the disk.
+        The file is truncated in place, which needs no free disk space.
         """
         end = position = 0
         with (self._run / "stats.jsonl").open("rb") as file:
@@ -66,7 +63,7 @@ class Log:
         self._purge = images + 1
 
     def close(self) -> None:
-        """Closes the files of the log."""
+        """Close the files of the log."""
         self._file.close()
         self._close_board()
 
@@ -98,8 +95,8 @@ class Log:
         except OSError as error:
             self._tensorboard = False
             self._say(
-                f"{self._run / 'tensorboard'} cannot be written ({error.strerror}): no more figures go there, "
-                "stats.jsonl has them"
+                f"{self._run / 'tensorboard'} cannot be written ({error.strerror}): metrics are only written to "
+                "stats.jsonl from now on"
             )
             self._close_board()
 
@@ -111,10 +108,10 @@ class Log:
 
 
 class _Board:
-    """An event file in `folder` for TensorBoard. A call that cannot write raises an OSError itself.
+    """An event file in `folder` for TensorBoard, whose methods raise OSError if they cannot write.
 
-    torch's SummaryWriter writes in a thread, and its errors may come late or never. `purge`: TensorBoard hides what
-    earlier files hold from so many images on.
+    torch's SummaryWriter writes in a thread, so that its errors may come late or never. `purge`: number of images from
+    which TensorBoard ignores the content of earlier files.
     """
 
     def __init__(self, folder: Path, *, purge: int | None) -> None:
@@ -131,8 +128,8 @@ class _Board:
         if purge is not None:
             self._write(Event(wall_time=time.time(), step=purge, session_log=SessionLog(status=SessionLog.START)))
 
-    def scalars(self, figures: Mapping[str, float], *, images: int) -> None:
-        for name, value in figures.items():
+    def scalars(self, values: Mapping[str, float], *, images: int) -> None:
+        for name, value in values.items():
             self._add(self._summary.scalar(name, value), images)
         self._file.flush()
 
@@ -151,14 +148,14 @@ class _Board:
 
 
 def _event_file_name(folder: Path) -> str:
-    """A name that sorts after those in `folder`, the order in which TensorBoard reads: usually the time."""
+    """Return a file name, usually the time, that sorts after those in `folder`: TensorBoard reads in this order."""
     earlier = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.iterdir())
     last = max((int(found[1]) for found in earlier if found), default=0)
     return f"events.out.tfevents.{max(int(time.time()), last + 1):010d}.velogan"
 
 
 def read_stats(run: Path) -> list[dict[str, Any]]:
-    """The ticks of the folder `run`, oldest first, without damaged lines; empty if there is no file."""
+    """Read the rows of the log of `run`, oldest first, without damaged lines; empty if there is no file."""
     try:
         lines = (Path(run) / "stats.jsonl").read_bytes().splitlines()
     except FileNotFoundError:
@@ -174,5 +171,5 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def _finite(value: Any) -> Any:
+def _finite_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value

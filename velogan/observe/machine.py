@@ -10,7 +10,7 @@ import torch
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """The device, threads, versions and system that a record of speed must name."""
+    """Return the device, threads, versions and system that a speed record must contain."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
     return {
         "device": name,
@@ -22,7 +22,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """The processor's name, as the system gives it."""
+    """Return the processor's name as reported by the system."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -18,7 +18,7 @@ class Display:
     """Bars for the phases of a command; use it as a context manager.
 
     If standard error is not a terminal, a phase prints a plain line every 30 seconds and one when it is done.
-    A `quiet` one shows nothing. `console` and `now` (seconds) are for tests.
+    `quiet`: print nothing. `console` and `now` (seconds) are for tests.
     """
 
     def __init__(
@@ -45,33 +45,33 @@ class Display:
         self._bars.stop()
 
     def say(self, text: str) -> None:
-        """Prints one line above the bars. Control characters, for example of file names, are escaped."""
+        """Print one line above the bars. Control characters, for example of file names, are escaped."""
         self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def task(self, name: str) -> Callable[[int, int], None]:
-        """A bar called `name`; call the result with `(done, total)` as work proceeds, from one thread."""
+        """Return a function that updates a bar called `name`; call it with `(done, total)`, from one thread."""
         line = _Line(self, name)
         return lambda done, total: line.show(done, total, f"{done:,}/{total:,}")
 
     def count(self, name: str) -> Callable[[int], None]:
-        """As `task`, where nobody knows the total: call the result with what is done."""
+        """Return a function that updates a bar without a known total; call it with the number done."""
         line = _Line(self, name)
         return lambda done: line.show(done, 0, f"{done:,}")
 
     def training(self, total_images: int | None) -> Training:
-        """The training bar. Without a total (a run limited by time) the total is estimated from speed and ETA."""
+        """Return the training bar. Without a total (a run limited by time) it is estimated from speed and ETA."""
         return Training(_Line(self, "training"), total_images)
 
 
 class Training:
-    """The training bar; `Display.training` makes it."""
+    """The training bar; created by `Display.training`."""
 
     def __init__(self, line: _Line, total_images: int | None) -> None:
         self._line = line
         self._total = total_images
 
     def update(self, images: int, *, images_per_s: float, eta_s: float | None, losses: Mapping[str, float]) -> None:
-        """Shows all `images` seen, the speed, the seconds left (None: unknown) and losses by short name."""
+        """Show the number of `images` seen, the speed, the seconds left (None: unknown) and losses by short name."""
         total = self._total
         if total is None:
             total = images + round(images_per_s * eta_s) if eta_s is not None else 0
@@ -86,7 +86,7 @@ class Training:
 
 
 class _Line:
-    """One bar, or the plain lines in its place."""
+    """One bar, or plain lines instead of it."""
 
     def __init__(self, display: Display, name: str) -> None:
         self._display = display
@@ -105,29 +105,28 @@ class _Line:
             display.say(f"{self._name}: {detail}")
 
 
-_GAVE = (  # images seen, and what a training of so many gave: benchmarks/RECORDS.md
+_RESULTS = (  # images seen, and the result of trainings with fewer: benchmarks/RECORDS.md
     (2_000, "so few show that all parts work; do not expect good pictures"),
     (10_000, "3,000 made the built-in apples into oranges; real photographs need more"),
     (100_000, "17,000 with the preset fast made about half of 120 horses into zebras"),
 )
-_GAVE_MORE = "the papers train for 200 epochs: 267,000 images of horse2zebra"
+_LONGER_RESULT = "the papers train for 200 epochs: 267,000 images of horse2zebra"
 
 
 def forecast(images: int, *, images_per_s: float, total: int | None, left_s: float | None) -> str:
-    """What to expect of a run, in one line: speed, images until the end, when that is, and what so many gave.
+    """Return one line about what to expect of a run: speed, length, end, and the results of runs of this length.
 
-    `left_s`: seconds until the end; None where unknown.
+    `left_s`: seconds until the end; None if unknown.
     """
-    whole = total or (images + round(images_per_s * left_s) if left_s else images)
+    expected = total or (images + round(images_per_s * left_s) if left_s else images)
     now = datetime.now()
     at = now + timedelta(seconds=left_s or 0)
     day = "" if at.date() == now.date() else f"{at:%Y-%m-%d} "
     end = f", until {day}{at:%H:%M}" if left_s else ""
-    gave = next((words for most, words in _GAVE if whole < most), _GAVE_MORE)
-    return f"this machine sees {images_per_s:.3g} images/s, the run about {whole:,}{end}: {gave}"
+    result = next((text for limit, text in _RESULTS if expected < limit), _LONGER_RESULT)
+    return f"this machine sees {images_per_s:.3g} images/s, the run about {expected:,}{end}: {result}"
 
 
 def printable(text: str) -> str:
-    """`text` as one line that is safe for a terminal: characters that do not print become escapes like \\n."""
-    shown = (one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
-    return "".join(shown)
+    """Return `text` as one line that is safe for a terminal: unprintable characters become escapes like \\n."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

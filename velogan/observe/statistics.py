@@ -21,7 +21,7 @@ class Stats:
 
     @torch.no_grad()
     def follow(self, losses: Mapping[str, Tensor]) -> None:
-        """Adds `losses`, tensors of one element on one device, to the means of their names."""
+        """Add `losses`, tensors of one element on one device, to the means of their names."""
         names = tuple(losses)
         stacked = torch.stack([value.detach().reshape(()) for value in losses.values()])
         if names not in self._sums:
@@ -30,23 +30,20 @@ class Stats:
         self._sums[names][-1].add_(1)
 
     def tensors(self) -> Iterator[Tensor]:
-        """The sums so far."""
+        """Yield the tensors of sums, which `follow` updates in place."""
         yield from self._sums.values()
 
     def tick(self) -> dict[str, float]:
-        """Returns the means since the last tick and resets them. It waits for the device.
-
-        Names without values are left out.
-        """
+        """Return the means since the last tick, of names with values, and reset them. Waits for the device."""
         sums: defaultdict[str, float] = defaultdict(float)
         counts: defaultdict[str, float] = defaultdict(float)
-        for names, kept in self._sums.items():
-            *totals, count = kept.tolist()
+        for names, tensor in self._sums.items():
+            *totals, count = tensor.tolist()
             if count:
                 for name, total in zip(names, totals):
                     sums[name] += total
                     counts[name] += count
-                kept.zero_()
+                tensor.zero_()
         return {name: total / counts[name] for name, total in sums.items()}
 
 

@@ -31,11 +31,11 @@ from velogan.files import pluralize, sha256, write_text
 
 FORMAT = "velogan-network"
 
-_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Exceptions from reading a file that velogan did not write."""
 
-_MOST_JSON = 2**24
-"""The most bytes of a JSON file in a checkpoint; ours have a few thousand."""
+_MAX_JSON_BYTES = 2**24
+"""Maximum size of a JSON file in a checkpoint; velogan's have a few thousand bytes."""
 
 
 def save_checkpoint(
@@ -47,13 +47,14 @@ def save_checkpoint(
     state: Mapping[str, Any] | None,
     clock: Mapping[str, Any] | None,
 ) -> Path:
-    """Writes the checkpoint at `images` seen and returns its folder.
+    """Write the checkpoint of a run after `images` images and return its folder.
 
-    `networks` are stored one file each, by name (`G_A`, `G_A.ema`), with `headers[name]` as their description;
-    `state` is nested dicts, lists, tensors and plain values that depend on configuration and data alone; `clock` holds
-    plain values that depend on the machine, too; both are None where networks are kept that no run of ours has trained
-    (`weights_only`). A crash at any instant leaves the earlier checkpoints whole, and so
-    does an OSError, which says how much space is needed.
+    `networks`: by name (`G_A`, `G_A.ema`), one file each; `headers[name]` is the description in its header.
+    `state`: nested dicts, lists, tensors and plain values that depend on configuration and data alone.
+    `clock`: plain values that depend on the machine too. Both are None for imported networks (`has_only_weights`).
+
+    Earlier checkpoints stay valid if the process crashes at any instant. Raises OSError, which says how much space is
+    needed, if the checkpoint cannot be written; then they stay valid too.
     """
     folder = run / "checkpoints" / f"{images:09d}"
     files = {
@@ -66,21 +67,21 @@ def save_checkpoint(
         files["clock.json"] = json.dumps(clock).encode()
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     files["manifest.json"] = json.dumps({"images": images, "files": sums}, indent=1).encode()
-    aside = folder.with_name(f".writing-{folder.name}")
+    tmp_folder = folder.with_name(f".writing-{folder.name}")
     try:
-        remove_remains(run, ".writing-*")  # folders that a killed process left take space that is needed now
-        aside.mkdir(parents=True)
+        remove_leftovers(run, ".writing-*")  # folders that a killed process left take space that is needed now
+        tmp_folder.mkdir(parents=True)
         for name, content in files.items():
-            _write_synced(aside / name, content)
-        _sync_folder(aside)
+            _write_synced(tmp_folder / name, content)
+        _sync_folder(tmp_folder)
         if folder.exists():
-            set_aside(folder)  # the same position again: removed when the new one is in place
-        os.rename(aside, folder)
+            hide_checkpoint(folder)  # the same position again: removed when the new one is in place
+        os.rename(tmp_folder, folder)
         _sync_folder(folder.parent)
     except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(tmp_folder, ignore_errors=True)
         with suppress(OSError):
-            put_back(run)
+            restore_hidden(run)
         size = sum(map(len, files.values())) / 1e6
         text = (
             f"{error.strerror} while saving a checkpoint of {size:.1f} MB at {pluralize(images, 'image')}: make room, "
@@ -91,44 +92,44 @@ def save_checkpoint(
 
 
 def save_network(file: Path, state: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Writes one network as the checkpoints have it, with `header` as its description."""
+    """Write one network in the format of checkpoints, with `header` as its description."""
     _write_synced(file, _encode(state, {**header, "format": FORMAT}))
 
 
 def write_manifest(folder: Path, *, images: int) -> None:
-    """Makes a checkpoint of a folder with networks alone."""
+    """Write the manifest that turns a folder of network files into a checkpoint."""
     sums = {file.name: sha256(file) for file in sorted(folder.glob("*.safetensors"))}
     write_text(folder / "manifest.json", json.dumps({"images": images, "files": sums}, indent=1))
 
 
 def load_state(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """The `state` and the `clock` that `save_checkpoint` was given. ValueError if the files hold something else."""
+    """Load the `state` and the `clock` of a checkpoint. Raises ValueError if the files contain something else."""
     path = folder / "state.safetensors"
     with _open(path) as file:
         try:
             state = _decode_tree(json.loads(file.metadata()["tree"]), file.get_tensor)
-        except (*_NOT_OURS, SafetensorError) as error:
+        except (*_PARSE_ERRORS, SafetensorError) as error:
             raise ValueError(f"{path} holds no state of a training run ({_short(error)})") from error
     try:
         clock = _read_json(folder / "clock.json")
-    except _NOT_OURS as error:
+    except _PARSE_ERRORS as error:
         raise ValueError(f"{folder / 'clock.json'} holds no times of a training run ({_short(error)})") from error
     return state, clock
 
 
-def weights_only(folder: Path) -> bool:
-    """Whether a checkpoint holds networks and no state of a training: they come from elsewhere."""
+def has_only_weights(folder: Path) -> bool:
+    """Return whether a checkpoint has networks but no training state, as imported ones."""
     return not (folder / "state.safetensors").exists()
 
 
-def imported(run: Path) -> bool:
-    """Whether a run folder has no checkpoints but such: no training of ours has begun."""
-    found = list_checkpoints(run)
-    return bool(found) and all(map(weights_only, found))
+def is_imported(run: Path) -> bool:
+    """Return whether all checkpoints of a run are imported networks, so that training has not started."""
+    checkpoints = list_checkpoints(run)
+    return bool(checkpoints) and all(map(has_only_weights, checkpoints))
 
 
 def load_weights(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A network file's description and weights. ValueError if it is not a network file."""
+    """Load the description and weights of a network file. Raises ValueError if it is not a network file."""
     with _open(file) as opened:
         try:
             header = json.loads((opened.metadata() or {}).get("velogan", "{}"))
@@ -140,20 +141,20 @@ def load_weights(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """Checkpoints of a run, oldest first, with damaged ones, without incomplete ones."""
+    """Return the checkpoints of a run, oldest first, including damaged but not incomplete ones."""
     folder = run / "checkpoints"
     found = [path for path in folder.glob("[0-9]*") if path.name.isdecimal()] if folder.is_dir() else []
     return sorted(found, key=lambda path: int(path.name))
 
 
-def newest_whole(run: Path) -> tuple[Path | None, dict[Path, str]]:
-    """The newest checkpoint whose files match their checksums, and what is wrong with each newer one.
+def latest_valid_checkpoint(run: Path) -> tuple[Path | None, dict[Path, str]]:
+    """Return the newest checkpoint whose files match their checksums, and what is wrong with each newer one.
 
-    OSError if there are checkpoints and all are damaged.
+    Raises OSError if there are checkpoints and all are damaged.
     """
     broken: dict[Path, str] = {}
     for folder in reversed(list_checkpoints(run)):
-        wrong = damage(folder)
+        wrong = find_corruption(folder)
         if not wrong:
             return folder, broken
         broken[folder] = wrong
@@ -166,15 +167,15 @@ def newest_whole(run: Path) -> tuple[Path | None, dict[Path, str]]:
 
 
 def find_checkpoint(run: Path, which: Literal["last", "best"] | None = "last") -> Path:
-    """The newest checkpoint whose files match their checksums, or the best one.
+    """Return the newest checkpoint whose files match their checksums, or the best one.
 
-    None is the one to use: the newest, or the best where the newest is much worse (`mark_best`).
-    A logged warning names damaged newer ones. ValueError if there is none; OSError if all of them, or the best, are
-    damaged.
+    `which`: None means the newest, unless it is marked as much worse than the best (`mark_best`), then the best.
+    A logged warning names damaged newer ones.
+    Raises ValueError if there is no checkpoint, and OSError if all of them, or the best one, are damaged.
     """
     if which not in ("last", "best", None):
         raise ValueError(f"checkpoint={which}: choose last or best")
-    if which == "best" or (which is None and taken(run) == "best"):
+    if which == "best" or (which is None and default_checkpoint(run) == "best"):
         best = read_best(run)
         if best is None:
             raise ValueError(
@@ -182,10 +183,10 @@ def find_checkpoint(run: Path, which: Literal["last", "best"] | None = "last") -
                 "this run holds none out, or has not scored a checkpoint on them yet; use last"
             )
         folder = run / "checkpoints" / best["checkpoint"]
-        if wrong := damage(folder):
+        if wrong := find_corruption(folder):
             raise OSError(f"{wrong}: it was the best checkpoint; use last, or put a copy of it there")
         return folder
-    folder, broken = newest_whole(run)
+    folder, broken = latest_valid_checkpoint(run)
     if folder is None:
         raise ValueError(f"{run} holds no complete checkpoint: train it first, or name another run folder")
     for wrong in broken.values():
@@ -193,8 +194,8 @@ def find_checkpoint(run: Path, which: Literal["last", "best"] | None = "last") -
     return folder
 
 
-def damage(folder: Path) -> str:
-    """What is wrong with the checkpoint in `folder`, as a sentence; empty if it is whole."""
+def find_corruption(folder: Path) -> str:
+    """Return what is wrong with the checkpoint in `folder`, as a sentence; empty if it is valid."""
     try:
         files = _read_json(folder / "manifest.json")["files"]
         if not files or any(name in ("", ".", "..") or "/" in name or "\0" in name for name in files):
@@ -206,46 +207,46 @@ def damage(folder: Path) -> str:
                 return f"{folder / name} does not match its checksum"
     except OSError as error:
         return f"{error.filename or folder} cannot be read: {error.strerror}"
-    except _NOT_OURS:
+    except _PARSE_ERRORS:
         return f"{folder / 'manifest.json'} is not a checkpoint's manifest"
     return ""
 
 
 def mark_best(run: Path, *, checkpoint: Path, name: str, score: float, on: str, instead_of: Path | None = None) -> None:
-    """Records `checkpoint` as the best by the score `name`; `on` describes the pictures it was measured on.
+    """Record `checkpoint` as the best by the score `name`; `on` describes the images it was measured on.
 
-    It is to be used `instead_of` that one, as long as that is the newest.
+    `instead_of`: checkpoint that is much worse: as long as it is the newest, the best one is used by default.
     """
     content = {"checkpoint": checkpoint.name, "name": name, "score": score, "on": on}
-    instead = {"instead_of": instead_of.name} if instead_of else {}
-    write_text(run / "checkpoints" / "best.json", json.dumps(content | instead))
+    content |= {"instead_of": instead_of.name} if instead_of else {}
+    write_text(run / "checkpoints" / "best.json", json.dumps(content))
 
 
-def taken(run: Path) -> Literal["last", "best"]:
-    """Which checkpoint is used where nobody chooses: the best one where the newest is much worse and it is whole."""
+def default_checkpoint(run: Path) -> Literal["last", "best"]:
+    """Return which checkpoint is used by default: the best if it is valid and the newest is marked as much worse."""
     best, newest = read_best(run), list_checkpoints(run)[-1:]
     instead = best is not None and newest and best.get("instead_of") == newest[0].name
-    return "best" if best and instead and not damage(run / "checkpoints" / best["checkpoint"]) else "last"
+    return "best" if best and instead and not find_corruption(run / "checkpoints" / best["checkpoint"]) else "last"
 
 
 def read_best(run: Path) -> dict[str, Any] | None:
-    """`checkpoint`, `name`, `score` and `on` of the best checkpoint; None if none was marked or it is gone."""
+    """Read `checkpoint`, `name`, `score` and `on` of the best checkpoint; None if none is marked or it is missing."""
     try:
         best = _read_json(run / "checkpoints" / "best.json")
         return best if best["checkpoint"] in [folder.name for folder in list_checkpoints(run)] else None
-    except (OSError, *_NOT_OURS):
+    except (OSError, *_PARSE_ERRORS):
         return None
 
 
-def set_aside(folder: Path) -> None:
-    """Hides a damaged or replaced checkpoint. The next `remove_old` removes it; `put_back` undoes this."""
+def hide_checkpoint(folder: Path) -> None:
+    """Hide a damaged or replaced checkpoint. The next `remove_old` removes it; `restore_hidden` undoes this."""
     hidden = folder.with_name(f".aside-{folder.name}")
     shutil.rmtree(hidden, ignore_errors=True)
     os.rename(folder, hidden)
 
 
-def put_back(run: Path) -> None:
-    """Restores checkpoints that were set aside for a new one that was never completed, as after a crash."""
+def restore_hidden(run: Path) -> None:
+    """Restore checkpoints that were hidden for a new one that was never completed, such as after a crash."""
     for hidden in (run / "checkpoints").glob(".aside-*"):
         folder = hidden.with_name(hidden.name.removeprefix(".aside-"))
         if not folder.exists():
@@ -253,26 +254,26 @@ def put_back(run: Path) -> None:
 
 
 def remove_old(run: Path, *, keep: int) -> None:
-    """Removes all but the newest `keep` checkpoints and the best one, and remains of interrupted writes."""
-    kept = {path.name for path in list_checkpoints(run)[-keep:]}
+    """Remove all but the newest `keep` checkpoints and the best one, and leftovers of interrupted writes."""
+    retained = {path.name for path in list_checkpoints(run)[-keep:]}
     best = read_best(run)
     if best is not None:
-        kept.add(best["checkpoint"])
+        retained.add(best["checkpoint"])
     for path in list_checkpoints(run):
-        if path.name not in kept:
+        if path.name not in retained:
             shutil.rmtree(path)
-    remove_remains(run, ".writing-*")
-    remove_remains(run, ".aside-*")
+    remove_leftovers(run, ".writing-*")
+    remove_leftovers(run, ".aside-*")
 
 
-def remove_remains(run: Path, pattern: str) -> None:
-    """Removes hidden folders of interrupted or replaced checkpoints."""
+def remove_leftovers(run: Path, pattern: str) -> None:
+    """Remove hidden folders of interrupted or replaced checkpoints."""
     for path in (run / "checkpoints").glob(pattern):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def digest(folder: Path) -> str:
-    """SHA-256 over all that training computed: networks, averages, optimizers, pools; not the clock."""
+    """Return the SHA-256 of all that training computed: networks, averages, optimizers, pools; not the clock."""
     files = json.loads((folder / "manifest.json").read_text())["files"]
     lines = [f"{name}:{files[name]}\n" for name in sorted(files) if name != "clock.json"]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -288,9 +289,9 @@ def _open(file: Path) -> Any:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    """The object in a small JSON file. Raises OSError or one of `_NOT_OURS`."""
-    size = file.stat().st_size if file.is_file() else _MOST_JSON + 1
-    if size > _MOST_JSON:
+    """Read the object in a small JSON file. Raises OSError or one of `_PARSE_ERRORS`."""
+    size = file.stat().st_size if file.is_file() else _MAX_JSON_BYTES + 1
+    if size > _MAX_JSON_BYTES:
         raise ValueError("not a regular file, or too large")
     content = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
@@ -316,7 +317,7 @@ def _encode_tree(state: Any, tensors: dict[str, Tensor]) -> bytes:
 
 
 def _skeleton(node: Any, tensors: dict[str, Tensor]) -> Any:
-    """`node` as JSON. Tensors move to `tensors`, by number; dicts become pairs, as their keys may be numbers."""
+    """Convert `node` to JSON. Tensors move to `tensors`, by number; dicts become pairs, as keys may be numbers."""
     match node:
         case Tensor():
             tensors[f"{len(tensors):05d}"] = _plain(node).clone()

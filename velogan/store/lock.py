@@ -11,10 +11,10 @@ from pathlib import Path
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Creates `folder` if needed and locks it for this process. The lock ends with the process, even after a kill.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Create `folder` if needed and lock it for this process. The lock ends with the process, even if it is killed.
 
-    ValueError names the process that holds the lock already. OSError if the folder cannot be written.
+    Raises ValueError, with the process, if another one holds the lock, and OSError if the folder is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -28,7 +28,7 @@ def locked(folder: Path) -> Iterator[None]:
             file.write(f"{os.getpid()} {socket.gethostname()}".encode())
         except BlockingIOError:
             file.seek(0)
-            holder = _holder(file.read().decode(errors="replace"))
+            holder = _describe_holder(file.read().decode(errors="replace"))
             raise ValueError(f"--out {folder} is in use by {holder}: wait for it, or name another") from None
         except OSError as error:
             raise _unwritable(folder, error) from error
@@ -43,7 +43,7 @@ def _unwritable(folder: Path, error: OSError) -> OSError:
     return OSError(error.errno, text, str(folder))
 
 
-def _holder(line: str) -> str:
-    """The process in a lock file's `line`, `PID HOST`, for a message; the host is named if it is another one."""
+def _describe_holder(line: str) -> str:
+    """Describe the process in a lock file's `line`, `PID HOST`, for a message, with the host if it is another one."""
     number, _, host = line.partition(" ")
     return f"process {number or 'unknown'}" + (f" on {host}" if host not in ("", socket.gethostname()) else "")

@@ -1,4 +1,4 @@
-"""What is recorded of a run beside its configuration: `run.json`."""
+"""The record of a run besides its configuration: `run.json`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ NAME = "run.json"
 
 
 def read_record(run: Path) -> dict[str, Any]:
-    """What is recorded of the run; nothing where the file is missing or damaged."""
+    """Read the record of the run; empty if the file is missing or damaged."""
     try:
-        found = json.loads((run / NAME).read_text(encoding="utf-8"))
+        record = json.loads((run / NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def write_record(run: Path, record: Mapping[str, Any]) -> None:
-    """Keeps it in the run folder."""
+    """Write the record of the run to its folder."""
     write_text(run / NAME, json.dumps(record, indent=1))

@@ -19,7 +19,7 @@ from velogan.evaluation.metric import RESAMPLED_SUFFIX, higher_is_better
 from velogan.files import write_text
 from velogan.observe.log import read_stats
 from velogan.store.checkpoint import list_checkpoints
-from velogan.store.lock import locked
+from velogan.store.lock import lock_folder
 
 Status = Literal["waiting", "running", "done", "failed", "stopped early"]
 
@@ -139,7 +139,7 @@ def wait_for(run: Path, *, until: float) -> None:
     """Waits until no process has the run folder. ValueError where one still has at `until`, of `time.monotonic`."""
     while (run / ".lock").exists():
         try:
-            with locked(run):
+            with lock_folder(run):
                 return
         except ValueError:
             if time.monotonic() > until:

@@ -25,7 +25,7 @@ from velogan.files import write_text
 from velogan.observe.log import read_stats
 from velogan.observe.progress import printable
 from velogan.report.sweep_page import describe_no_gain, write_sweep_page
-from velogan.store.lock import locked
+from velogan.store.lock import lock_folder
 from velogan.sweep.folder import TrialState, read_status, resampled_of, run_folder, state_of, write_status
 from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.plan import SweepPlan, Trial
@@ -78,7 +78,7 @@ def sweep(
     _check_folders(out, trials)
     require_tune(address)
     _check_metric(plan, trials)
-    with locked(out):
+    with lock_folder(out):
         started_at, load = time.time(), os.getloadavg()[0]
         remaining = [trial for trial, state in rows_of(plan, out, trials) if state.status not in _ENDED]
         for trial in remaining:

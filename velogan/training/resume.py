@@ -14,14 +14,14 @@ from velogan.engine.duration import parse_length
 from velogan.engine.trainer import Trainer
 from velogan.files import pluralize, write_text
 from velogan.store.checkpoint import (
-    damage,
+    find_corruption,
+    has_only_weights,
+    hide_checkpoint,
+    latest_valid_checkpoint,
     load_state,
     load_weights,
-    newest_whole,
-    put_back,
     read_best,
-    set_aside,
-    weights_only,
+    restore_hidden,
 )
 from velogan.store.record import write_record
 from velogan.training.context import RunContext
@@ -44,11 +44,11 @@ def start_or_resume(
     networks: the networks of the run by the names of their files in a checkpoint
     origin: the `preset` and `command` of the run, and what was `changed` in the preset
     """
-    put_back(folder.path)
-    checkpoint, damaged = newest_whole(folder.path)
+    restore_hidden(folder.path)
+    checkpoint, damaged = latest_valid_checkpoint(folder.path)
     _set_damaged_aside(folder, damaged)
     state = None
-    if checkpoint and not weights_only(checkpoint):
+    if checkpoint and not has_only_weights(checkpoint):
         state = _load(checkpoint, trainer, networks)
         folder.say(f"continuing {folder.path} at {pluralize(trainer.images, 'image')}")
         _report_world_size_change(folder, context, previous=1 + len(state.get("others", ())))
@@ -77,12 +77,12 @@ def _set_damaged_aside(folder: RunFolder, damaged: Mapping[Path, str]) -> None:
     """Hide the `damaged` checkpoints, and the best one if it is damaged."""
     marked = read_best(folder.path)
     best = folder.path / "checkpoints" / marked["checkpoint"] if marked else None
-    if best and (problem := damaged.get(best) or damage(best)):
+    if best and (problem := damaged.get(best) or find_corruption(best)):
         folder.say(f"{problem}: it was the best checkpoint, and the next one that scores is taken for the best")
         damaged = {**damaged, best: problem}
     for checkpoint, problem in damaged.items():
         folder.say(f"{problem}: checkpoint {checkpoint.name} is not used")
-        set_aside(checkpoint)
+        hide_checkpoint(checkpoint)
 
 
 def _load(checkpoint: Path, trainer: Trainer, networks: Mapping[str, nn.Module]) -> Mapping[str, Any]:

@@ -31,7 +31,7 @@ from velogan.methods.fit import check_sizes
 from velogan.observe.log import Log
 from velogan.observe.progress import Display
 from velogan.search.recorder import ArchitectureRecorder
-from velogan.store.lock import locked
+from velogan.store.lock import lock_folder
 from velogan.training.batch import with_batch
 from velogan.training.build import averaged_views, build_roles, build_trainer, load_pretrained
 from velogan.training.choices import decide, on_this_host, resume
@@ -101,7 +101,7 @@ def _run_main_process(
     initial = folder.initial_weights_path
     weights = find_initial_weights(initial) if initial else {}
     context = prepare_run(distributed, display, folder)
-    with locked(folder.path):
+    with lock_folder(folder.path):
         roles = _build_roles(context)
         if initial:
             display.say(load_initial_weights(context.config, roles, weights=weights, path=initial))

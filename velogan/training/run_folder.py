@@ -7,7 +7,7 @@ from pathlib import Path
 
 from velogan.config import Config, differences, parse_config, read_config
 from velogan.data.sets.sources import check_apart
-from velogan.store.checkpoint import imported, list_checkpoints
+from velogan.store.checkpoint import is_imported, list_checkpoints
 from velogan.store.record import read_record
 from velogan.training.record import engine_of
 
@@ -45,7 +45,7 @@ class RunFolder:
         """Open a new run, or the one in `path` with its own configuration. Raises ValueError if they do not match."""
         check_apart(config.data, path)
         if not (path / "config.yaml").exists():
-            if list_checkpoints(path) and not imported(path):
+            if list_checkpoints(path) and not is_imported(path):
                 raise ValueError(
                     f"--out {path} holds checkpoints, but no config.yaml that says how they were trained: put it back, "
                     "or name a new folder"
@@ -55,19 +55,19 @@ class RunFolder:
             if path.exists() and any(path.iterdir()) and not (path / ".lock").exists():
                 raise ValueError(f"--out {path} is not empty and holds no run: name a new folder")
             return cls(path, config, say=say)
-        if imported(path):
+        if is_imported(path):
             return cls(path, config, say=say)
         return cls(path, _merge(config, read_config(path), path), say=say)
 
     @property
     def is_fresh_start(self) -> bool:
         """Whether the folder has no training to resume."""
-        return imported(self.path) or not list_checkpoints(self.path)
+        return is_imported(self.path) or not list_checkpoints(self.path)
 
     @property
     def initial_weights_path(self) -> Path | None:
         """The weights imported into this folder, or those of `train.start`; None if the run resumes or has neither."""
-        if imported(self.path):
+        if is_imported(self.path):
             return self.path
         start = self.config.train.start
         return Path(start) if start is not None and self.is_fresh_start else None
