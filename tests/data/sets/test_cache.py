@@ -46,7 +46,7 @@ def test_a_picture_that_can_be_read_now_is_not_left_out_for_good(make_folder, mo
     directory = make_folder("a", count=3)
     (directory / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(12))
     with monkeypatch.context() as patch:
-        patch.setattr("velogan.data.sets.cache.knows_heic", lambda: False)
+        patch.setattr("velogan.data.sets.cache.can_read_heic", lambda: False)
         open_domain(folder_of(directory), CONFIG, test=False)
     open_domain(folder_of(directory), CONFIG, test=False)
     assert len(entries()) == 2
