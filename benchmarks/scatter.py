@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from velogan.config import read_config
-from velogan.methods.base import ends
+from velogan.methods.base import domains_of
 from velogan.networks.sizes import network_size
 from velogan.report.plots import Drawing, estimate_text_width, round_ticks
 
@@ -65,7 +65,7 @@ def relative(panel: Panel, *, where: tuple[str, str]) -> Panel:
 
 def _parameters(run: Path, way: Any) -> float:
     spec = read_config(run).spec
-    channels = [spec.channels[letter] for letter in ends(way)]
+    channels = [spec.channels[letter] for letter in domains_of(way)]
     return float(network_size(spec.generators[way], in_channels=channels[0], out_channels=channels[1]).parameters)
 
 

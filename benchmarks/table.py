@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.squeezenet import load_squeezenet
 from velogan.config import read_config
 from velogan.evaluation.evaluate import evaluate
-from velogan.methods.base import ends
+from velogan.methods.base import domains_of
 from velogan.networks.sizes import network_size
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
@@ -81,7 +81,7 @@ def _sizes(run: Path) -> dict[str, float]:
     spec = config.spec
     found: dict[str, float] = {}
     for way in config.method.directions:
-        source, target = (spec.channels[letter] for letter in ends(way))
+        source, target = (spec.channels[letter] for letter in domains_of(way))
         found[f"{way} k"] = (
             network_size(spec.generators[way], in_channels=source, out_channels=target).parameters / 1000
         )

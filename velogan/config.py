@@ -25,8 +25,8 @@ from velogan.engine.optimizers import OptimizerConfig, check_rules, check_schedu
 from velogan.engine.schedules import ScheduleConfig
 from velogan.files import did_you_mean, parse_yaml
 from velogan.methods import DEFAULT
-from velogan.methods.base import Method, Spec, ends
-from velogan.methods.capabilities import Remarks, TakesTerms, capability
+from velogan.methods.base import Method, Spec, domains_of
+from velogan.methods.capabilities import ReportsDecisions, SupportsExtraLosses, capability
 from velogan.methods.fit import phases_of
 from velogan.networks.cells import count_blocks
 from velogan.networks.discriminators import DiscriminatorConfig
@@ -134,8 +134,10 @@ class Config(BaseModel):
     def _check_adds_terms(self, field: str) -> None:
         """Raise ValueError if the run does not support the loss terms that `data.<field>` adds."""
         setting = f"data.{field}={getattr(self.data, field)}"
-        if not isinstance(self.method, TakesTerms):
-            supported = " or ".join(name for name, method in METHODS.items() if isinstance(method(), TakesTerms))
+        if not isinstance(self.method, SupportsExtraLosses):
+            supported = " or ".join(
+                name for name, method in METHODS.items() if isinstance(method(), SupportsExtraLosses)
+            )
             raise ValueError(
                 f"{setting} is not supported by method={self.method.kind}: set method={supported} or remove it"
             )
@@ -221,7 +223,7 @@ class Config(BaseModel):
         if match is None:
             return config
         spec = config.spec
-        channels = [(spec.channels[source], spec.channels[target]) for source, target in map(ends, directions)]
+        channels = [(spec.channels[source], spec.channels[target]) for source, target in map(domains_of, directions)]
         goal = reference_config(match) if isinstance(match, str) else match
         generators = [spec.generators[direction] for direction in directions]
         return config._with_widths(widths_matching(generators, goal, channels=channels))
@@ -235,7 +237,7 @@ class Config(BaseModel):
         spec, goal = self.spec, other.spec
         widths = []
         for direction in self.method.directions:
-            source, target = ends(direction)
+            source, target = domains_of(direction)
             channels = (spec.channels[source], spec.channels[target])
             widths.append(nearest_width(spec.generators[direction], goal.generators[direction], channels=channels))
         return self._with_widths(widths)
@@ -256,8 +258,8 @@ def check_rules_match(config: Config) -> None:
 def fit_channels(config: Config, a: int, b: int) -> tuple[Config, list[Decision]]:
     """Return the configuration with the number of channels of A and B, and the decisions that follow from them."""
     config = config.change(data={"channels_a": a, "channels_b": b})
-    remarks = capability(config.method, Remarks)
-    return config, _channel_decisions(config) + (remarks.remarks(config.spec) if remarks else [])
+    reports = capability(config.method, ReportsDecisions)
+    return config, _channel_decisions(config) + (reports.decisions(config.spec) if reports else [])
 
 
 def _channel_decisions(config: Config) -> list[Decision]:

@@ -39,7 +39,7 @@ skip: `cat([x, child(x)], 1)`
 change, mask: as `ChangeGenerator`, and as `MaskGenerator` and `KeepGenerator` of `networks.outputs`
 maps: as `Maps` of `networks.efficientnet_lite`
 mix: as `Mix` of `networks.projected`
-mixture: as `Mixed` of `search.supernet`, whose `forward` takes a `convolve` in place of `F.conv2d`
+mixture: as `MixedOp` of `search.supernet`, whose `forward` takes a `convolve` in place of `F.conv2d`
 
 A class declares it next to its `forward`: `forward_kind: ClassVar[ForwardKind] = "residual"`.
 """

@@ -12,7 +12,7 @@ from benchmarks.bench.roofline import flops, record_convolutions
 from velogan.config import Config
 from velogan.networks.build import Networks
 from velogan.networks.sizes import BYTES_PER_WEIGHT, count_parameters
-from velogan.objectives.base import Objective, Out, Phase
+from velogan.objectives.base import LossOutput, Objective, Phase
 from velogan.types import Nets
 
 
@@ -65,13 +65,13 @@ def load_of(config: Config) -> Load:
 
 def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseLoad]:
     count, images = config.images_per_update, _images(config)
-    carries: dict[str, dict[str, Tensor]] = {split: {} for split in objective.draws}
+    caches: dict[str, dict[str, Tensor]] = {split: {} for split in objective.draws}
     for phase in objective.phases():
         batch = {**images, "uniform": torch.empty(objective.draws[phase.split], 1)}
         alone, _ = _play(phase, nets, batch, {})
-        after, out = _play(phase, nets, batch, carries[phase.split])
+        after, out = _play(phase, nets, batch, caches[phase.split])
         weights = [weight for role in phase.trains for weight in nets[role].parameters()]
-        gradients, few = sum(weight.numel() for weight in weights), len(weights) + len(out.terms) + 1  # and the total
+        gradients, few = sum(weight.numel() for weight in weights), len(weights) + len(out.logged) + 1  # and the total
         rounded = config.train.exchange_precision == "bf16"
         yield PhaseLoad(
             phase.name,
@@ -82,7 +82,7 @@ def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseL
             flops=count * after,
             flops_alone=count * alone,
         )
-        carries[phase.split] |= {name: value.detach() for name, value in out.carry.items()}
+        caches[phase.split] |= {name: value.detach() for name, value in out.cache.items()}
 
 
 def _images(config: Config) -> dict[str, Tensor]:
@@ -90,12 +90,12 @@ def _images(config: Config) -> dict[str, Tensor]:
     return {letter: torch.empty(1, channels, side, side) for letter, channels in config.spec.channels.items()}
 
 
-def _play(phase: Phase, nets: Nets, batch: Mapping[str, Tensor], carry: Mapping[str, Tensor]) -> tuple[int, Out]:
+def _play(phase: Phase, nets: Nets, batch: Mapping[str, Tensor], cache: Mapping[str, Tensor]) -> tuple[int, LossOutput]:
     """The phase's operations for one image of each domain, both passes, and what comes of it."""
-    found: list[Out] = []
+    found: list[LossOutput] = []
 
     def step() -> None:
-        found.append(phase.loss(nets, dict(batch), dict(carry)))
+        found.append(phase.loss(nets, dict(batch), dict(cache)))
         found[0].total.backward()
 
     for role, net in nets.items():

@@ -24,7 +24,7 @@ from benchmarks.bench.measure import warm_up
 from velogan.engine.capture import CapturedStep
 from velogan.engine.device import resolve_device
 from velogan.engine.step import Step
-from velogan.objectives.base import parts_run_by, side_by_side
+from velogan.objectives.base import run_branches, use_branch_runner
 
 TABLE_1 = {"resnet_9": {"baseline": 734.42, "streams": 809.28}, "unet_256": {"baseline": 150.90, "streams": 175.50}}
 """The paper's milliseconds at batch 16 on an A100: the reference implementation, and its two cycles on two streams. The
@@ -69,8 +69,8 @@ def forward_of(one: Contestant) -> Callable[[], None]:
     casts = torch.autocast(one.device.type, dtype=step.autocast, enabled=step.autocast is not None)
 
     def run() -> None:
-        with casts, parts_run_by(step.runner):
-            side_by_side(lambda: (g_b(g_a(a)),), lambda: (g_a(g_b(b)),))
+        with casts, use_branch_runner(step.runner):
+            run_branches(lambda: (g_b(g_a(a)),), lambda: (g_a(g_b(b)),))
 
     return run
 

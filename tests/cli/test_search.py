@@ -185,7 +185,7 @@ def test_bad_input_to_a_search_is_one_sentence(
 
 
 def test_a_search_has_the_preset_s_networks_as_cells():
-    for preset in (name for name, recipe in RECIPES.items() if recipe().method.of_cells):
+    for preset in (name for name, recipe in RECIPES.items() if recipe().method.searchable):
         asked = [preset, "--data", "here", "--space", "code"]
         config = configure_search(Search.parse(asked, prog="velogan search", description=""))
         before = RECIPES[preset]()

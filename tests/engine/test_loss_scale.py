@@ -15,7 +15,7 @@ from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import make_capturable
 from velogan.engine.step import Step
-from velogan.objectives.base import Carry, Out, Phase
+from velogan.objectives.base import LossOutput, Phase, PhaseCache
 from velogan.training.build import build_step
 from velogan.training.choices import decide
 from velogan.types import Batch, Nets
@@ -96,11 +96,11 @@ def test_what_scaling_cannot_mend_is_a_break(tiny_config: Callable[..., Config])
     assert step.scale is not None
     step.scale.factor.fill_(1.0)
 
-    def broken(value: Tensor) -> Callable[[Nets, Batch, Carry], Out]:
-        def loss(nets: Nets, batch: Batch, carry: Carry) -> Out:
+    def broken(value: Tensor) -> Callable[[Nets, Batch, PhaseCache], LossOutput]:
+        def loss(nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
             weight = next(nets["G_A"].parameters()).sum()
             total = weight * value + ((weight - weight.detach()).sqrt() if value.isfinite() else 0)
-            return Out(total=total, terms={"part": total})
+            return LossOutput(loss=total, logged={"part": total})
 
         return loss
 

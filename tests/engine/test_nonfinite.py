@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.step import Step
 from velogan.networks.layers import norm_layer
-from velogan.objectives.base import Carry, Out, Phase
+from velogan.objectives.base import LossOutput, Phase, PhaseCache
 from velogan.types import Batch, Nets
 
 
@@ -40,10 +40,10 @@ def _nets() -> dict[str, nn.Module]:
 
 
 def _phase(name: str, role: str) -> Phase:
-    def loss(nets: Nets, batch: Batch, carry: Carry) -> Out:
-        made = nets[role](carry.get("fake", batch["A"]))
+    def loss(nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
+        made = nets[role](cache.get("fake", batch["A"]))
         terms = {"square": made.float().square().mean(), "level": made.float().mean()}
-        return Out(total=terms["square"] + terms["level"], terms=terms, carry={"fake": made})
+        return LossOutput(loss=terms["square"] + terms["level"], logged=terms, cache={"fake": made})
 
     return Phase(name=name, trains=(role,), loss=loss)
 
@@ -116,9 +116,9 @@ def test_a_part_that_breaks_stops_the_update(later: bool):
 def test_gradients_that_adam_cannot_square_count_as_broken():
     nets = _nets()
 
-    def loss(nets: Nets, batch: Batch, carry: Carry) -> Out:
+    def loss(nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         total = nets["G"](batch["A"]).mean() * 1e25
-        return Out(total=total, terms={"level": total})
+        return LossOutput(loss=total, logged={"level": total})
 
     optimizer = torch.optim.Adam(nets["G"].parameters())
     step = Step([Phase(name="only", trains=("G",), loss=loss)], nets=nets, optimizers={"only": optimizer})

@@ -24,12 +24,12 @@ from velogan.engine.optimizers import (
     optimizers_of,
 )
 from velogan.engine.schedules import Schedule, ScheduleConfig
-from velogan.objectives.base import Out, Phase
+from velogan.objectives.base import LossOutput, Phase
 
 ROLES = ("G_A", "G_B", "D_A", "D_B")
 
 
-def _nothing(nets: Any, batch: Any, carry: Any) -> Out:
+def _nothing(nets: Any, batch: Any, cache: Any) -> LossOutput:
     raise AssertionError
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.engine.step import Step
-from velogan.objectives.base import Carry, Out, Part, Phase, side_by_side
+from velogan.objectives.base import LossOutput, Part, Phase, PhaseCache, run_branches
 from velogan.types import Batch, Nets
 
 
@@ -21,11 +21,11 @@ class _Recorded:
         self.seen: list[tuple[str, bool, bool, dict[str, float]]] = []
 
     def loss(self, name: str, role: str):
-        def phase_loss(nets: Nets, batch: Batch, carry: Carry) -> Out:
+        def phase_loss(nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
             frozen = [not next(nets[r].parameters()).requires_grad for r in ("G", "D")]
-            self.seen.append((name, *frozen, {key: float(value) for key, value in carry.items()}))  # pyright: ignore
+            self.seen.append((name, *frozen, {key: float(value) for key, value in cache.items()}))  # pyright: ignore
             total = _value(nets[role]) * batch["A"].sum()
-            return Out(total=total, terms={"part": total * 2}, carry={f"by {name}": total})
+            return LossOutput(loss=total, logged={"part": total * 2}, cache={f"by {name}": total})
 
         return phase_loss
 
@@ -53,7 +53,7 @@ def test_phases_train_their_networks_in_order_and_carry_within_their_split():
         ("search", False, True),
         ("second", True, False),
     ]
-    assert [entry[3] for entry in recorded.seen] == [{}, {}, {"by first": 2.0}]  # no held-out carry reaches the others
+    assert [entry[3] for entry in recorded.seen] == [{}, {}, {"by first": 2.0}]  # no held-out cache reaches the others
     assert float(_value(nets["G"]).detach()) == torch.tensor(1 - 0.2 - 0.3).item()
     assert set(losses) == {f"{name}/{term}" for name in ("first", "search", "second") for term in ("part", "total")}
     assert float(losses["first/part"]) == 4.0
@@ -70,11 +70,11 @@ def test_gradients_do_not_pile_up():
 def test_images_are_laid_out_and_convolutions_run_in_the_type_asked_for():
     seen = {}
 
-    def loss(nets: Nets, batch: Batch, carry: Carry) -> Out:
+    def loss(nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         seen["layout"] = batch["A"].is_contiguous(memory_format=torch.channels_last)
         out = nets["G"](torch.ones(1, 1))
         seen["type"] = out.dtype
-        return Out(total=out.float().sum(), terms={})
+        return LossOutput(loss=out.float().sum(), logged={})
 
     phases = [Phase(name="only", trains=("G",), loss=loss)]
     step, nets = _step(phases, autocast=torch.bfloat16, channels_last=True)
@@ -102,14 +102,14 @@ def test_a_runner_gets_the_parts_that_a_loss_calls_independent():
         seen.append(len(parts))
         return [part() for part in reversed(parts)][::-1]
 
-    def loss(nets: Nets, batch: Batch, carry: Carry) -> Out:
-        (first,), (second,) = side_by_side(lambda: (_value(nets["G"]),), lambda: (3 * _value(nets["G"]),))
-        return Out(total=first + second, terms={"first": first, "second": second})
+    def loss(nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
+        (first,), (second,) = run_branches(lambda: (_value(nets["G"]),), lambda: (3 * _value(nets["G"]),))
+        return LossOutput(loss=first + second, logged={"first": first, "second": second})
 
     for runner, runs in ((None, []), (backwards, [2])):
         step, _ = _step([Phase(name="only", trains=("G",), loss=loss)], runner=runner)
         losses = step({"train": {"A": torch.ones(1)}})
         assert (float(losses["only/first"]), float(losses["only/second"])) == (1.0, 3.0)
         assert seen == runs
-    side_by_side(lambda: (), lambda: ())
+    run_branches(lambda: (), lambda: ())
     assert seen == [2]  # the runner is the step's alone

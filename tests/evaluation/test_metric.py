@@ -23,7 +23,7 @@ from velogan.evaluation.metric import (
     parse_metric,
 )
 from velogan.evaluation.validation import SCORE, Validation
-from velogan.methods.base import Views
+from velogan.methods.base import InferenceGenerators
 from velogan.metrics.bootstrap import RESAMPLES
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
@@ -61,7 +61,7 @@ def check(config: Config, metric: str) -> None:
 
 
 def measured(config: Config, metric: str, **nets: nn.Module) -> dict[str, Any]:
-    views = Views({"a2b": nn.Identity(), "b2a": nn.Identity()} | nets)  # pyright: ignore[reportArgumentType]
+    views = InferenceGenerators({"a2b": nn.Identity(), "b2a": nn.Identity()} | nets)  # pyright: ignore[reportArgumentType]
     how = {"data": config.data, "device": "cpu", "bf16": False, "metric": parse_metric(metric)}
     return MetricValidation(config.method, config.spec, find_sources(config.data), views, **how).score()
 
@@ -145,7 +145,7 @@ def test_pairs_are_each_others_truth(pairs: Config) -> None:
 
 
 def _validation(config: Config, net: nn.Module) -> Validation:
-    views = Views({"a2b": net, "b2a": nn.Identity()})
+    views = InferenceGenerators({"a2b": net, "b2a": nn.Identity()})
     how = {"data": config.data, "device": "cpu", "bf16": False}
     return Validation(config.method, config.spec, find_sources(config.data), views, **how)
 

@@ -15,7 +15,7 @@ from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.rendered.apples2oranges import Domain, render
 from velogan.data.sets.sources import find_sources
 from velogan.evaluation.validation import FEATURE_SCORE, IDENTITY_SCORE, SCORE, Validation
-from velogan.methods.base import Views
+from velogan.methods.base import InferenceGenerators
 from velogan.networks.pretrained import register_features
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
@@ -64,10 +64,10 @@ class _Paint(nn.Module):
 
 
 def _validation(config: Config, there: float, back: float) -> Validation:
-    return _looking(config, Views({"a2b": _Paint(there), "b2a": _Paint(back)}))
+    return _looking(config, InferenceGenerators({"a2b": _Paint(there), "b2a": _Paint(back)}))
 
 
-def _looking(config: Config, views: Views) -> Validation:
+def _looking(config: Config, views: InferenceGenerators) -> Validation:
     how = {"data": config.data, "device": "cpu", "bf16": False}
     return Validation(config.method, config.spec, find_sources(config.data), views, **how)
 
@@ -201,7 +201,7 @@ def test_a_model_that_fails_is_told_and_a_good_one_is_not(
     folder, there, back = rendered
     engine = {"device": "cpu", "precision": "fp32"}
     config = tiny_config(data={"path": (folder,), "validation": 12}, engine=engine)
-    validation = _looking(config, Views({"a2b": model() if model else there, "b2a": back}))
+    validation = _looking(config, InferenceGenerators({"a2b": model() if model else there, "b2a": back}))
     figures = validation.score()
     found = {one.name for one in find_failures([{"images": 1, **figures}, {"images": 2, **figures}])}
     assert {name for name in found if name.endswith("_b2a")} == set()
@@ -213,7 +213,7 @@ def test_a_model_that_becomes_worse_is_told(rendered: tuple[str, _Known, _Known]
     config = tiny_config(data={"path": (folder,), "validation": 12}, engine={"device": "cpu", "precision": "fp32"})
 
     def told(*models: nn.Module) -> list[str]:
-        views = [Views({"a2b": model, "b2a": back}) for model in models]
+        views = [InferenceGenerators({"a2b": model, "b2a": back}) for model in models]
         rows = [_looking(config, view).score() for view in views]
         return [one.name for one in find_failures([{"images": images, **row} for images, row in enumerate(rows)])]
 

@@ -17,7 +17,13 @@ from velogan.networks.build import build_network
 from velogan.networks.generators import GeneratorConfig, build_generator, compose
 from velogan.networks.outputs import apply_mask
 from velogan.networks.tapped import split_for_features
-from velogan.objectives.losses import TEMPERATURE, at_places, fooling_loss, patch_contrast, places
+from velogan.objectives.losses import (
+    TEMPERATURE,
+    gather_at,
+    generator_adversarial_loss,
+    patch_nce_loss,
+    sample_locations,
+)
 from velogan.store.checkpoint import load_weights
 from velogan.training.build import build_roles, build_step
 from velogan.training.choices import decide
@@ -54,19 +60,28 @@ def test_the_contrast_is_the_formula_of_the_paper():
         for patch in range(5):
             alike = [math.exp(float(made[image, patch] @ given[image, other]) / TEMPERATURE) for other in range(5)]
             expected -= math.log(alike[patch] / sum(alike)) / 10
-    assert float(patch_contrast(made, given)) == pytest.approx(expected, rel=1e-5)
+    assert float(patch_nce_loss(made, given)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_places_are_different_and_all_may_be_taken():
     draws = torch.rand(8, 500, generator=torch.Generator().manual_seed(0))
-    found = places(draws, 21)
+    found = sample_locations(draws, 21)
     assert found.shape == (500, 8)
     assert all(len(set(row.tolist())) == 8 for row in found)
     assert set(found.flatten().tolist()) == set(range(21))
-    assert places(torch.full((8, 1), 1 - 2**-24), 21)[0].tolist() == [1, 4, 6, 9, 12, 14, 17, 20]  # ends of the ranges
-    assert places(draws, 5)[0].tolist() == [0, 1, 2, 3, 4], "fewer than asked for: each once"
+    assert sample_locations(torch.full((8, 1), 1 - 2**-24), 21)[0].tolist() == [
+        1,
+        4,
+        6,
+        9,
+        12,
+        14,
+        17,
+        20,
+    ]  # ends of the ranges
+    assert sample_locations(draws, 5)[0].tolist() == [0, 1, 2, 3, 4], "fewer than asked for: each once"
     features = torch.arange(12.0).view(1, 2, 2, 3)
-    assert at_places(features, torch.tensor([[1, 3]])).tolist() == [[[1.0, 7.0], [3.0, 9.0]]]
+    assert gather_at(features, torch.tensor([[1, 3]])).tolist() == [[[1.0, 7.0], [3.0, 9.0]]]
 
 
 @pytest.mark.parametrize(("blocks", "taps"), [(9, [0, 1, 5]), (3, [0, 1, 2]), (1, [0, 1]), (0, [0])])
@@ -109,8 +124,8 @@ def test_the_generators_loss_written_out(output: str, batched: bool, tiny_config
         losses = []
         drawn = batch["uniform"][-5 * PATCHES :]
         for tap, (one, other) in enumerate(zip((made, *before(made)), (given, *before(given)), strict=True)):
-            where = places(drawn[tap * PATCHES :][:PATCHES], one.shape[2] * one.shape[3])
-            mine, theirs = (heads.heads[tap](at_places(x, where)) for x in (one, other))  # pyright: ignore
+            where = sample_locations(drawn[tap * PATCHES :][:PATCHES], one.shape[2] * one.shape[3])
+            mine, theirs = (heads.heads[tap](gather_at(x, where)) for x in (one, other))  # pyright: ignore
             mine, theirs = (x / x.norm(dim=2, keepdim=True) for x in (mine, theirs))
             logits = mine @ theirs.mT / 0.07
             wanted = torch.arange(logits.shape[1]).expand(len(logits), -1)
@@ -119,21 +134,21 @@ def test_the_generators_loss_written_out(output: str, batched: bool, tiny_config
 
     fake, same = translated(batch["A"]), translated(batch["B"])
     expected = {
-        "adversarial_a": fooling_loss(nets["D_A"](fake), kind="hinge"),
+        "adversarial_a": generator_adversarial_loss(nets["D_A"](fake), kind="hinge"),
         "contrast_a": contrast(fake, batch["A"]) * 2.0 / 1.5,
         "identity_a": contrast(same, batch["B"]) * 2.0 * 0.5 / 1.5,
     }
-    assert set(out.terms) == set(expected)
+    assert set(out.logged) == set(expected)
     for name, value in expected.items():
-        torch.testing.assert_close(out.terms[name], value, rtol=2e-3, atol=1e-4)  # heads' lengths are 1 but for 1e-8
-    torch.testing.assert_close(out.total, sum(out.terms.values()))
-    assert torch.equal(out.carry["fake_b"], objective.translated(nets, objective.ways[0], batch["A"])) or batched
+        torch.testing.assert_close(out.logged[name], value, rtol=2e-3, atol=1e-4)  # heads' lengths are 1 but for 1e-8
+    torch.testing.assert_close(out.loss, sum(out.logged.values()))
+    assert torch.equal(out.cache["fake_b"], objective.translated(nets, objective.directions[0], batch["A"])) or batched
 
 
 def test_heads_and_both_parts_learn_from_the_contrast_alone(tiny_config: Callable[..., Config]):
     config = _config(tiny_config, direction="both")
     objective, nets = _objective(config), _nets(config)
-    terms = objective.generator_loss(nets, _batch(objective), {}).terms
+    terms = objective.generator_loss(nets, _batch(objective), {}).logged
     (terms["contrast_a"] + terms["identity_b"]).backward()
     for name in ("E_A", "R_A", "H_A", "E_B", "R_B", "H_B"):
         for weight, value in nets[name].named_parameters():

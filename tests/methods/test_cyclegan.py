@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from velogan.methods.cyclegan import CycleGAN, CycleGANObjective
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
-from velogan.objectives.base import Part, parts_run_by
-from velogan.objectives.losses import lost_edges
+from velogan.objectives.base import Part, use_branch_runner
+from velogan.objectives.losses import edge_loss
 
 SHAPE = (3, 32, 32)
 
@@ -57,28 +57,28 @@ def test_terms_by_hand(batched: bool):
         "identity_a": 20 * 0.5 * 0.2,
         "identity_b": 10 * 0.5 * 0.5,
     }
-    assert {name: float(value.detach()) for name, value in out.terms.items()} == pytest.approx(expected)
-    assert float(out.total.detach()) == pytest.approx(sum(expected.values()))
-    assert {name: float(value.detach()) for name, value in out.carry.items()} == pytest.approx(
+    assert {name: float(value.detach()) for name, value in out.logged.items()} == pytest.approx(expected)
+    assert float(out.loss.detach()) == pytest.approx(sum(expected.values()))
+    assert {name: float(value.detach()) for name, value in out.cache.items()} == pytest.approx(
         {"fake_a": 0.3, "fake_b": 0.2}
     )
 
-    carry = {name: value.detach() for name, value in out.carry.items()}
-    judged = objective.discriminator_loss(nets, batch, carry)
+    cache = {name: value.detach() for name, value in out.cache.items()}
+    judged = objective.discriminator_loss(nets, batch, cache)
     expected = {
         "a": 0.5 * ((3 * -0.2 - 1) ** 2 + (3 * 0.2) ** 2),
         "b": 0.5 * ((0.1 - 1 - 1) ** 2 + (0.3 - 1) ** 2),
     }
-    assert {name: float(value.detach()) for name, value in judged.terms.items()} == pytest.approx(expected)
-    assert float(judged.total.detach()) == pytest.approx(sum(expected.values()))
+    assert {name: float(value.detach()) for name, value in judged.logged.items()} == pytest.approx(expected)
+    assert float(judged.loss.detach()) == pytest.approx(sum(expected.values()))
 
 
 def test_a_process_that_trains_discriminators_alone_translates_for_them():
     nets, batch = _by_hand()
     objective = _objective(shape=(1, 1, 1))
-    made = objective.generator_loss(nets, batch, {}).carry
-    with_carry, without = (objective.discriminator_loss(nets, batch, carry).total for carry in (made, {}))
-    assert float(with_carry.detach()) == float(without.detach())
+    made = objective.generator_loss(nets, batch, {}).cache
+    with_cache, without = (objective.discriminator_loss(nets, batch, cache).loss for cache in (made, {}))
+    assert float(with_cache.detach()) == float(without.detach())
 
 
 def test_judges_are_shown_the_pool():
@@ -87,7 +87,7 @@ def test_judges_are_shown_the_pool():
     old, new = torch.full((1, 1, 1, 1), 0.9), torch.zeros(1, 1, 1, 1)
     objective.discriminator_loss(nets, batch, {"fake_a": old, "fake_b": old})
     batch["uniform"] = torch.tensor([0.9, 0.0, 0.1, 0.0, 0.0, 0.0]).view(6, 1)  # B's pool swaps, A's does not
-    terms = objective.discriminator_loss(nets, batch, {"fake_a": new, "fake_b": new}).terms
+    terms = objective.discriminator_loss(nets, batch, {"fake_a": new, "fake_b": new}).logged
     assert float(terms["a"].detach()) == pytest.approx(0.5 * ((3 * -0.2 - 1) ** 2 + (3 * 0.9) ** 2))
     assert float(terms["b"].detach()) == pytest.approx(0.5 * ((0.1 - 2) ** 2 + (0 - 1) ** 2))
 
@@ -97,10 +97,10 @@ def test_judges_are_shown_untranslated_images_as_made_ones():
     a, b = torch.tensor([0.1, 0.3]).view(2, 1, 1, 1), torch.tensor([-0.2, -0.4]).view(2, 1, 1, 1)
     uniform = torch.full((8, 2), 0.25)
     uniform[6], uniform[7] = torch.tensor([0.3, 0.6]), torch.tensor([0.7, 0.1])  # of A the first, of B the second
-    carry = {"fake_a": torch.full((2, 1, 1, 1), 0.8), "fake_b": torch.full((2, 1, 1, 1), -0.7)}
+    cache = {"fake_a": torch.full((2, 1, 1, 1), 0.8), "fake_b": torch.full((2, 1, 1, 1), -0.7)}
     objective = _objective(shape=(1, 1, 1), source_as_fake_fraction=0.5, pool_size=0)
     assert objective.draws == {"train": 8}
-    terms = objective.discriminator_loss(nets, {"A": a, "B": b, "uniform": uniform}, carry).terms
+    terms = objective.discriminator_loss(nets, {"A": a, "B": b, "uniform": uniform}, cache).logged
     refused_a = [3 * 0.1, 3 * -0.7]
     refused_b = [0.8 - 1, -0.4 - 1]
     on_real_a = [(3 * -0.2 - 1) ** 2, (3 * -0.4 - 1) ** 2]
@@ -119,9 +119,9 @@ def test_heads_on_trained_features_are_not_asked_about_untranslated_images():
     batch = {"A": torch.tensor([0.1, 0.3]).view(2, 1, 1, 1), "B": torch.tensor([-0.2, -0.4]).view(2, 1, 1, 1)}
     uniform = torch.full((8, 2), 0.9)
     uniform[6] = torch.tensor([0.1, 0.6])  # the first of A
-    carry = {name: torch.tensor([-0.7, -0.6]).view(2, 1, 1, 1) for name in ("fake_a", "fake_b")}
+    cache = {name: torch.tensor([-0.7, -0.6]).view(2, 1, 1, 1) for name in ("fake_a", "fake_b")}
     objective = _objective(shape=(1, 1, 1), source_as_fake_fraction=0.2, pool_size=0)
-    terms = objective.discriminator_loss(nets, batch | {"uniform": uniform}, carry).terms
+    terms = objective.discriminator_loss(nets, batch | {"uniform": uniform}, cache).logged
 
     def halved(real: list[float], fakes: list[tuple[float, float, float]]) -> float:
         on_real = sum(sum((score - 1) ** 2 for score in (2 * x, x - 1, 3 * x)) for x in real)
@@ -143,11 +143,11 @@ def test_edges_are_compared_with_those_of_each_translation_s_own_input():
     out = _objective(edges=3.0).generator_loss(nets, batch, {})
     plain = _objective().generator_loss(nets, batch, {})
     for letter, made, given, weight in (("a", "fake_b", "A", 3.0), ("b", "fake_a", "B", 3.0)):
-        wanted = weight * lost_edges(out.carry[made], batch[given])
-        assert out.terms[f"edges_{letter}"].item() == pytest.approx(wanted.item())
+        wanted = weight * edge_loss(out.cache[made], batch[given])
+        assert out.logged[f"edges_{letter}"].item() == pytest.approx(wanted.item())
         assert wanted.item() > 0.1
-        assert f"edges_{letter}" not in plain.terms
-    assert out.terms.keys() - plain.terms.keys() == {"edges_a", "edges_b"}
+        assert f"edges_{letter}" not in plain.logged
+    assert out.logged.keys() - plain.logged.keys() == {"edges_a", "edges_b"}
 
 
 @pytest.mark.parametrize(("gan", "identity", "count"), [("lsgan", 0.5, 1), ("vanilla", 0.0, 2), ("hinge", 0.5, 2)])
@@ -162,18 +162,18 @@ def test_batched_passes_equal_separate_ones(gan: str, identity: float, count: in
         mine = copy.deepcopy(nets)
         objective = _objective(batched=batched, gan=gan, identity=identity)
         first = objective.generator_loss(mine, batch, {})
-        first.total.backward()
+        first.loss.backward()
         gradients = {
             f"{r}.{n}": p.grad.clone() for r in mine for n, p in mine[r].named_parameters() if p.grad is not None
         }
         for net in mine.values():
             net.zero_grad()
-        carry = {name: value.detach() for name, value in first.carry.items()}
-        second = objective.discriminator_loss(mine, batch, carry)
-        second.total.backward()
+        cache = {name: value.detach() for name, value in first.cache.items()}
+        second = objective.discriminator_loss(mine, batch, cache)
+        second.loss.backward()
         gradients |= {f"{r} judging.{n}": p.grad for r in ("D_A", "D_B") for n, p in mine[r].named_parameters()}
-        results.append({**first.terms, **second.terms, **carry, **gradients})
-        assert any(name.startswith("identity") for name in first.terms) == bool(identity)
+        results.append({**first.logged, **second.logged, **cache, **gradients})
+        assert any(name.startswith("identity") for name in first.logged) == bool(identity)
     apart, together = results
     assert apart.keys() == together.keys()
     for name, value in apart.items():
@@ -206,18 +206,18 @@ def test_the_cycles_do_not_depend_on_each_other():
 
     results = []
     for runner in (None, backwards):
-        with parts_run_by(runner):
+        with use_branch_runner(runner):
             out = _objective(shape=(3, 16, 16)).generator_loss(nets, batch, {})
-        results.append({**out.terms, **out.carry})
+        results.append({**out.logged, **out.cache})
     assert ran == [2]
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
 
 
 def test_adversarial_weights_are_of_one_direction_each_and_identity_of_both():
     nets, batch = _by_hand()
-    even = _objective(shape=(1, 1, 1)).generator_loss(nets, batch, {}).terms
+    even = _objective(shape=(1, 1, 1)).generator_loss(nets, batch, {}).logged
     weights: dict[str, Any] = {"adversarial_a": 3.0, "adversarial_b": 0.5, "identity": 0.25}
-    odd = _objective(shape=(1, 1, 1), **weights).generator_loss(nets, batch, {}).terms
+    odd = _objective(shape=(1, 1, 1), **weights).generator_loss(nets, batch, {}).logged
     for name, factor in {"adversarial_a": 3.0, "adversarial_b": 0.5, "identity_a": 0.5, "identity_b": 0.5}.items():
         assert odd[name].item() == pytest.approx(factor * even[name].item())
         assert even[name].item() > 0

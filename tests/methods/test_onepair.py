@@ -59,19 +59,19 @@ def test_terms_by_hand(batched: bool):
     first = objective.autoencoder_loss(nets, batch, {})
     # E(a) = 0.2, E(b) = -0.6; R(E(a)) = 0.35, R(E(b)) = -0.05
     expected = {"reconstruction_a": 3 * 0.25, "reconstruction_b": 3 * 0.25, "scale": 5 * math.log(0.2) ** 2}
-    assert _floats(first.terms) == pytest.approx(expected)
-    assert len(first.carry) == (1 if batched else 2)
-    assert torch.cat([*first.carry.values()]).flatten().tolist() == pytest.approx([0.2, -0.6])
+    assert _floats(first.logged) == pytest.approx(expected)
+    assert len(first.cache) == (1 if batched else 2)
+    assert torch.cat([*first.cache.values()]).flatten().tolist() == pytest.approx([0.2, -0.6])
 
-    second = objective.translator_loss(nets, batch, {name: value.detach() for name, value in first.carry.items()})
+    second = objective.translator_loss(nets, batch, {name: value.detach() for name, value in first.cache.items()})
     # T(E(a)) = 0.7, T(E(b)) = -0.1
     expected = {"deviation_target_a": 7 * 0.5, "deviation_source_a": 2 * 0.5, "adversarial_a": (0.7 - 1) ** 2}
-    assert _floats(second.terms) == pytest.approx(expected)
-    assert float(second.total.detach()) == pytest.approx(sum(expected.values()))
+    assert _floats(second.logged) == pytest.approx(expected)
+    assert float(second.loss.detach()) == pytest.approx(sum(expected.values()))
 
-    carry = {name: value.detach() for name, value in {**first.carry, **second.carry}.items()}
-    third = objective.discriminator_loss(nets, batch, carry)
-    assert _floats(third.terms) == pytest.approx({"d_a": 0.5 * ((-0.6 - 1) ** 2 + 0.7**2)})
+    cache = {name: value.detach() for name, value in {**first.cache, **second.cache}.items()}
+    third = objective.discriminator_loss(nets, batch, cache)
+    assert _floats(third.logged) == pytest.approx({"d_a": 0.5 * ((-0.6 - 1) ** 2 + 0.7**2)})
 
 
 def test_both_directions_by_hand():
@@ -87,9 +87,9 @@ def test_both_directions_by_hand():
         "deviation_source_b": 1.2,
         "adversarial_b": (-1.8 - 1 - 1) ** 2,
     }
-    assert _floats(out.terms) == pytest.approx(expected)
-    judged = objective.discriminator_loss(nets, batch, {name: value.detach() for name, value in out.carry.items()})
-    assert _floats(judged.terms) == pytest.approx(
+    assert _floats(out.logged) == pytest.approx(expected)
+    judged = objective.discriminator_loss(nets, batch, {name: value.detach() for name, value in out.cache.items()})
+    assert _floats(judged.logged) == pytest.approx(
         {
             "d_a": 0.5 * ((-0.6 - 1) ** 2 + 0.7**2),
             "d_b": 0.5 * ((0.2 - 1 - 1) ** 2 + (-1.8 - 1) ** 2),
@@ -103,8 +103,8 @@ def test_judges_are_shown_the_pool():
     encoded = torch.tensor([0.2, -0.6]).view(2, 1, 1, 1).split(1)
     for fake in (0.9, 0.0):
         batch["uniform"] = torch.tensor([[0.9], [0.0]])  # swaps once it is full
-        carry = {"fake_D_A": torch.full((1, 1, 1, 1), fake), "encoded_0": encoded[0], "encoded_1": encoded[1]}
-        terms = objective.discriminator_loss(nets, batch, carry).terms
+        cache = {"fake_D_A": torch.full((1, 1, 1, 1), fake), "encoded_0": encoded[0], "encoded_1": encoded[1]}
+        terms = objective.discriminator_loss(nets, batch, cache).logged
     assert float(terms["d_a"].detach()) == pytest.approx(0.5 * ((-0.6 - 1) ** 2 + 0.9**2))
 
 
@@ -113,13 +113,13 @@ def test_the_encoder_does_not_learn_from_the_translator():
     objective = _objective(reconstruction=1e-12, scale=0.0)
     phases = objective.phases()
     assert [phase.name for phase in phases] == ["autoencoder", "translator", "discriminator"]
-    carry: dict[str, Tensor] = {}
+    cache: dict[str, Tensor] = {}
     for phase in phases[:-1]:
         for role, net in nets.items():
             net.requires_grad_(role in phase.trains)
-        out = phase.loss(nets, batch, carry)
-        out.total.backward()
-        carry |= {name: value.detach() for name, value in out.carry.items()}
+        out = phase.loss(nets, batch, cache)
+        out.loss.backward()
+        cache |= {name: value.detach() for name, value in out.cache.items()}
     gradient = next(nets["E"].parameters()).grad
     assert gradient is not None
     assert abs(float(gradient)) < 1e-3
@@ -150,12 +150,12 @@ def test_what_has_no_weight_has_no_network():
     nets, batch = _by_hand()
     del nets["D_A"], nets["D_B"]
     out = objective.translator_loss(nets, batch, {})
-    assert "adversarial_a" not in out.terms
+    assert "adversarial_a" not in out.logged
     seen: list[int] = []
     nets["T_A"].register_forward_hook(lambda *_: seen.append(1))
     bare = _objective(deviation_target=0.0).translator_loss(_by_hand()[0] | {"T_A": nets["T_A"]}, batch, {})
     assert len(seen) == 1  # no pass for B where nothing is asked of it
-    assert "deviation_target_a" not in bare.terms
+    assert "deviation_target_a" not in bare.logged
 
 
 def _small() -> dict[str, nn.Module]:
@@ -178,18 +178,18 @@ def test_batched_passes_equal_separate_ones(fields: dict[str, Any]):
         mine = copy.deepcopy(nets)
         objective = _objective(batched=batched, side=SIDE, channels=2, **fields)
         batch["uniform"] = torch.rand(objective.draws["train"], 2, generator=torch.Generator().manual_seed(1))
-        carry: dict[str, Tensor] = {}
+        cache: dict[str, Tensor] = {}
         seen: dict[str, Tensor] = {}
         for phase in objective.phases():
             for role, net in mine.items():
                 net.requires_grad_(role in phase.trains)
-            out = phase.loss(mine, batch, carry)
-            out.total.backward()
-            carry |= {name: value.detach() for name, value in out.carry.items()}
-            seen |= {f"{phase.name} {name}": value.detach() for name, value in out.terms.items()}
+            out = phase.loss(mine, batch, cache)
+            out.loss.backward()
+            cache |= {name: value.detach() for name, value in out.cache.items()}
+            seen |= {f"{phase.name} {name}": value.detach() for name, value in out.logged.items()}
         seen |= {f"{r}.{n}": p.grad for r in mine for n, p in mine[r].named_parameters() if p.grad is not None}
-        names = [name for name in carry if name.startswith("encoded_")]  # joined, or apart
-        results.append(seen | carry | {"encoded": torch.cat([carry[name] for name in names])})
+        names = [name for name in cache if name.startswith("encoded_")]  # joined, or apart
+        results.append(seen | cache | {"encoded": torch.cat([cache[name] for name in names])})
         for name in names:
             del results[-1][name]
     apart, together = results
@@ -208,9 +208,9 @@ def test_an_autoencoder_that_is_not_trained_keeps_its_statistics():
         nets = {name: role.net for name, role in method.roles(config.spec, Networks()).items()}
         before = copy.deepcopy({name: nets[name].state_dict() for name in ways})
         objective = method.objective(config.spec, shape=(SIDE, SIDE), batched=False)
-        batch["uniform"], carry = torch.rand(objective.draws["train"], 2), {}
+        batch["uniform"], cache = torch.rand(objective.draws["train"], 2), {}
         for phase in objective.phases():
-            carry |= phase.loss(nets, batch, carry).carry
+            cache |= phase.loss(nets, batch, cache).cache
         same = all(value.equal(before[name][key]) for name in ways for key, value in nets[name].state_dict().items())
         assert same != changes, stage
 
@@ -235,8 +235,8 @@ def test_a_process_that_trains_discriminators_alone_translates_for_them():
     objective = _objective()
     batch["uniform"] = torch.full((objective.draws["train"], 1), 0.25)
     assert [phase.name for phase in objective.phases()] == ["autoencoder", "translator", "discriminator"]
-    handed = objective.autoencoder_loss(nets, batch, {}).carry
-    made = objective.translator_loss(nets, batch, handed).carry
-    for carry in (handed, {}):
-        with_carry, without = (objective.discriminator_loss(nets, batch, one).total for one in (made, carry))
-        assert float(with_carry.detach()) == pytest.approx(float(without.detach()))
+    handed = objective.autoencoder_loss(nets, batch, {}).cache
+    made = objective.translator_loss(nets, batch, handed).cache
+    for cache in (handed, {}):
+        with_cache, without = (objective.discriminator_loss(nets, batch, one).loss for one in (made, cache))
+        assert float(with_cache.detach()) == pytest.approx(float(without.detach()))

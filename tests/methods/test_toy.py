@@ -26,9 +26,9 @@ from velogan.data.sets.sources import Folder, find_sources
 from velogan.engine.capture import CapturedStep
 from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
-from velogan.methods.base import Make, Method, Role, Spec, Views, discriminator_header
+from velogan.methods.base import InferenceGenerators, Method, NetworkFactory, Role, Spec, discriminator_header
 from velogan.networks.build import build_network
-from velogan.objectives.base import Carry, Out, Phase
+from velogan.objectives.base import LossOutput, Phase, PhaseCache
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.search.method import METHODS
@@ -50,7 +50,7 @@ class Toy(Method):
     def directions(self) -> tuple[Direction, ...]:
         return ("a2b",)
 
-    def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
+    def roles(self, spec: Spec, make: NetworkFactory) -> dict[str, Role]:
         a, b = spec.channels["A"], spec.channels["B"]
         config = spec.discriminators["a2b"]
         return {
@@ -58,15 +58,15 @@ class Toy(Method):
             "critic": Role(
                 net=make.discriminator(config, in_channels=b),
                 header=discriminator_header(config, in_channels=b),
-                judges="B",
+                real_domain="B",
             ),
         }
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> _Losses:
         return _Losses(self)
 
-    def views(self, nets: Nets, spec: Spec) -> Views:
-        return Views({"a2b": nets["painter"]})
+    def views(self, nets: Nets, spec: Spec) -> InferenceGenerators:
+        return InferenceGenerators({"a2b": nets["painter"]})
 
 
 class _Losses:
@@ -83,20 +83,20 @@ class _Losses:
             Phase(name="critic", trains=("critic",), loss=self.criticise, split="second_half"),
         ]
 
-    def paint(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+    def paint(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         made = nets["painter"](batch["A"]).float()
         terms = {
             "near": self.config.nearness * F.l1_loss(made, batch["A"]),
             "adversarial": (nets["critic"](made).float() - 1).square().mean(),
         }
-        return Out(total=terms["near"] + terms["adversarial"], terms=terms, carry={"made": made})
+        return LossOutput(loss=terms["near"] + terms["adversarial"], logged=terms, cache={"made": made})
 
-    def criticise(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
-        assert "made" not in carry, "what the other split's phases left"
+    def criticise(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
+        assert "made" not in cache, "what the other split's phases left"
         made = nets["painter"](batch["A"]).detach()
         self.state.get_buffer("seen").add_(batch["uniform"].sum())
         loss = (nets["critic"](batch["B"]).float() - 1).square().mean() + nets["critic"](made).float().square().mean()
-        return Out(total=loss, terms={"both": loss})
+        return LossOutput(loss=loss, logged={"both": loss})
 
 
 def _tiny() -> Config:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from velogan.config import Config
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.networks.build import build_network
-from velogan.objectives.base import Out, Phase
-from velogan.objectives.classes import SEGMENTER, WithClasses, known, wrong_classes
+from velogan.objectives.base import LossOutput, Phase
+from velogan.objectives.classes import SEGMENTER, SemanticConsistencyLoss, pseudo_labels, weighted_cross_entropy
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints, load_weights
 from velogan.training.run import train
@@ -50,16 +50,16 @@ def _levels(classes: Tensor) -> Tensor:
 def test_only_what_the_segmenter_knows_counts() -> None:
     odds = torch.tensor([[0.95, 0.05], [0.04, 0.96], [0.6, 0.4], [0.99, 0.01]])
     logits = odds.log().T[None, :, None]  # (1, 2, 1, 4)
-    told, sure = known(logits, None)
+    told, sure = pseudo_labels(logits, None)
     assert told.tolist() == [[[0, 1, 0, 0]]]
     torch.testing.assert_close(sure, torch.tensor([[[0.95, 0.96, 0.0, 0.99]]]))
     labels = torch.tensor([[[0, 0, 1, -1]]])
-    classes, right = known(logits, labels)
+    classes, right = pseudo_labels(logits, labels)
     assert classes is labels
     torch.testing.assert_close(right, torch.tensor([[[0.95, 0.04, 0.4, 0.0]]]))
-    assert wrong_classes(logits, labels, torch.zeros(1, 1, 4)).item() == 0
+    assert weighted_cross_entropy(logits, labels, torch.zeros(1, 1, 4)).item() == 0
     expected = nn.functional.cross_entropy(logits, told)
-    torch.testing.assert_close(wrong_classes(logits, told, torch.ones(1, 1, 4)), expected)
+    torch.testing.assert_close(weighted_cross_entropy(logits, told, torch.ones(1, 1, 4)), expected)
 
 
 class _Inner:
@@ -70,16 +70,16 @@ class _Inner:
         self.state = nn.Module()
 
     def phases(self) -> list[Phase]:
-        def loss(nets: dict[str, nn.Module], batch: dict[str, Tensor], carry: object) -> Out:
+        def loss(nets: dict[str, nn.Module], batch: dict[str, Tensor], cache: object) -> LossOutput:
             fake = nets["G_A"](batch["A"])
-            return Out(total=fake.mean() * 0, terms={}, carry={"fake_b": fake})
+            return LossOutput(loss=fake.mean() * 0, logged={}, cache={"fake_b": fake})
 
         return [Phase(name="generator", trains=("G_A",), loss=loss)]  # pyright: ignore[reportArgumentType]
 
 
 def test_the_loss_is_that_of_the_parts_of_a_batch_and_falls_as_classes_return() -> None:
     torch.manual_seed(0)
-    objective = WithClasses(_Inner(), lambda carry: {"a2b": carry["fake_b"]}, name="generator")
+    objective = SemanticConsistencyLoss(_Inner(), lambda cache: {"a2b": cache["fake_b"]}, name="generator")
     learn, generator = objective.phases()
     segmenter = build_network({"network": "segmenter", "in_channels": 3, "classes": 3, "channels": 8})
     nets = {SEGMENTER: segmenter, "G_A": nn.Conv2d(3, 3, 1)}
@@ -87,21 +87,21 @@ def test_the_loss_is_that_of_the_parts_of_a_batch_and_falls_as_classes_return() 
     images = _levels(labels)[:, None].repeat(1, 3, 1, 1)
     batch = {"A": images, "B": images, "label_a": labels}
     optimizer = torch.optim.Adam(segmenter.parameters(), lr=1e-2)
-    assert generator.loss(nets, batch, {}).terms["classes_a"].item() < 1.2  # little is known yet
+    assert generator.loss(nets, batch, {}).logged["classes_a"].item() < 1.2  # little is known yet
     for _ in range(40):
         optimizer.zero_grad()
         out = learn.loss(nets, batch, {})
-        out.total.backward()
+        out.loss.backward()
         optimizer.step()
-    assert out.terms["right_a"] > 0.95
+    assert out.logged["right_a"] > 0.95
     half = torch.where(torch.arange(16) < 8, labels, -1)  # without a class, and neither right nor wrong
-    assert learn.loss(nets, {**batch, "label_a": half}, {}).terms["right_a"] > 0.9
+    assert learn.loss(nets, {**batch, "label_a": half}, {}).logged["right_a"] > 0.9
     with torch.no_grad():
-        whole = generator.loss(nets, batch, {}).total
-        halves = [generator.loss(nets, {n: v[i : i + 2] for n, v in batch.items()}, {}).total for i in (0, 2)]
+        whole = generator.loss(nets, batch, {}).loss
+        halves = [generator.loss(nets, {n: v[i : i + 2] for n, v in batch.items()}, {}).loss for i in (0, 2)]
         torch.testing.assert_close(whole, torch.stack(halves).mean())
         nets["G_A"] = nn.Identity()
-        assert generator.loss(nets, batch, {}).total < 0.5 * whole
+        assert generator.loss(nets, batch, {}).loss < 0.5 * whole
 
 
 def test_a_run_with_labels_keeps_its_segmenter_apart_from_its_generators(

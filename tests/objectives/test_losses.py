@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 
-from velogan.objectives.base import together
+from velogan.objectives.base import batched_forward
 from velogan.objectives.losses import (
     EDGE,
     FAINT,
     GanLossName,
-    fooling_loss,
+    edge_loss,
     gan_loss,
-    lost_edges,
+    generator_adversarial_loss,
 )
 
 LOGITS = torch.tensor([[2.0, -1.0], [0.5, 0.0]])
@@ -40,8 +40,8 @@ def test_losses_by_hand(kind: GanLossName, on_real: float, on_fake: float):
 
 
 def test_a_generator_is_judged_as_real_but_for_hinge():
-    assert float(fooling_loss(LOGITS, kind="lsgan")) == float(gan_loss(LOGITS, real=True, kind="lsgan"))
-    assert float(fooling_loss(LOGITS, kind="hinge")) == pytest.approx(-0.375)
+    assert float(generator_adversarial_loss(LOGITS, kind="lsgan")) == float(gan_loss(LOGITS, real=True, kind="lsgan"))
+    assert float(generator_adversarial_loss(LOGITS, kind="hinge")) == pytest.approx(-0.375)
 
 
 def test_losses_of_heads_are_added():
@@ -63,7 +63,7 @@ def test_several_batches_in_one_pass_are_taken_apart_again():
     def net(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x + 1, x * 2
 
-    (one, twice), (other, _) = together(net, torch.zeros(2, 1), torch.ones(3, 1))
+    (one, twice), (other, _) = batched_forward(net, torch.zeros(2, 1), torch.ones(3, 1))
     assert (one.tolist(), twice.tolist()) == ([[1], [1]], [[0], [0]])
     assert other.tolist() == [[2], [2], [2]]
 
@@ -92,10 +92,10 @@ def test_lost_edges_by_hand():
     given = torch.tensor([[0.0, 0.3], [0.0, 0.0]]).expand(1, 1, 2, 2)  # one gradient, (0.3, 0)
     made = torch.tensor([[0.5, 0.5], [0.9, 0.0]]).expand(1, 1, 2, 2)  # (0, 0.4), across it
     both = torch.tensor([[0.0, 0.6], [-0.8, 0.0]]).expand(1, 1, 2, 2)  # (0.6, -0.8)
-    assert lost_edges(made, given).item() == pytest.approx(1, abs=1e-4)
+    assert edge_loss(made, given).item() == pytest.approx(1, abs=1e-4)
     alike = 0.3 * 0.6 / math.sqrt((0.3**2 + EDGE**2) * (1 + FAINT**2))
-    assert lost_edges(both, given).item() == pytest.approx(1 - alike, abs=1e-4)
-    assert lost_edges(-both, given).item() == pytest.approx(1 - alike, abs=1e-4)  # its dark side may be the bright one
+    assert edge_loss(both, given).item() == pytest.approx(1 - alike, abs=1e-4)
+    assert edge_loss(-both, given).item() == pytest.approx(1 - alike, abs=1e-4)  # its dark side may be the bright one
 
 
 def test_strong_edges_count_more_and_each_image_alike():
@@ -105,9 +105,9 @@ def test_strong_edges_count_more_and_each_image_alike():
     strong, faint = 1 / (1 + EDGE**2), 0.5
     only_faint = torch.tensor([0.0, 0.0, 0.0, -FAINT]).expand(1, 1, 2, 4)
     wanted = (strong * 1 + faint * (1 - 0.5)) / (strong + faint)
-    assert lost_edges(only_faint, given).item() == pytest.approx(wanted, abs=1e-4)
+    assert edge_loss(only_faint, given).item() == pytest.approx(wanted, abs=1e-4)
     flat = torch.zeros(1, 1, 2, 4)
-    pair = lost_edges(torch.cat([only_faint, flat]), torch.cat([given, flat]))
+    pair = edge_loss(torch.cat([only_faint, flat]), torch.cat([given, flat]))
     assert pair.item() == pytest.approx(wanted / 2, abs=1e-4)
 
 
@@ -115,13 +115,13 @@ def test_edges_count_and_neither_brightness_nor_colours_do():
     torch.manual_seed(0)
     given = torch.rand(2, 3, 16, 16) - 0.5
     luma = (given * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True)
-    same = lost_edges(given, given).item()
+    same = edge_loss(given, given).item()
     assert 0 < same < 0.2
-    assert lost_edges(given - 0.4, given).item() == pytest.approx(same, abs=1e-4)
-    assert lost_edges(luma, given).item() == pytest.approx(same, abs=1e-4)
-    assert lost_edges(-given, given).item() == pytest.approx(same, abs=1e-4)
-    assert lost_edges(given / 3, given).item() < 2 * same
-    moved = lost_edges(given.roll(1, dims=-1), given).item()
+    assert edge_loss(given - 0.4, given).item() == pytest.approx(same, abs=1e-4)
+    assert edge_loss(luma, given).item() == pytest.approx(same, abs=1e-4)
+    assert edge_loss(-given, given).item() == pytest.approx(same, abs=1e-4)
+    assert edge_loss(given / 3, given).item() < 2 * same
+    moved = edge_loss(given.roll(1, dims=-1), given).item()
     assert moved == pytest.approx(
         1 - 2 / math.pi, abs=0.05
     )  # the mean of |cos| of directions that know nothing of each other
@@ -132,16 +132,16 @@ def test_what_appears_in_flat_places_costs_nothing():
     given[..., 8:] = 1
     striped = given.clone()
     striped[..., ::2, :6] = 0.5
-    assert lost_edges(striped, given).item() == pytest.approx(lost_edges(given, given).item(), abs=1e-4)
+    assert edge_loss(striped, given).item() == pytest.approx(edge_loss(given, given).item(), abs=1e-4)
 
 
 def test_images_without_edges_have_a_finite_gradient():
     given, flat = torch.rand(1, 3, 8, 8), torch.zeros(1, 3, 8, 8, requires_grad=True)
-    lost_edges(flat, given).backward()
+    edge_loss(flat, given).backward()
     assert flat.grad is not None
     assert flat.grad.isfinite().all()
-    assert lost_edges(given, flat).item() == 0
+    assert edge_loss(given, flat).item() == 0
     nearly = (given * 1e-3).requires_grad_()
-    lost_edges(nearly, given).backward()
+    edge_loss(nearly, given).backward()
     assert nearly.grad is not None
     assert nearly.grad.abs().max() > 0

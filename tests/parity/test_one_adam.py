@@ -33,13 +33,13 @@ def test_one_adam_over_all_networks_is_the_pair_bit_for_bit(tiny_config: Callabl
     for number in range(5):
         step({"train": _batch(number)}, number=number)
         adam.zero_grad()
-        carry: dict[str, Any] = {}
+        cache: dict[str, Any] = {}
         for phase in objective.phases():
             for role, net in nets.items():
                 net.requires_grad_(role in phase.trains)
-            out = phase.loss(nets, _batch(number), carry)
-            out.total.backward()
-            carry |= {name: value.detach() for name, value in out.carry.items()}
+            out = phase.loss(nets, _batch(number), cache)
+            out.loss.backward()
+            cache |= {name: value.detach() for name, value in out.cache.items()}
         adam.step()  # no network has moved before
     for role, net in nets.items():
         for mine, theirs in zip(net.parameters(), expected[role].parameters()):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from velogan.networks.cells import Space, discriminator_kinds, generator_kinds, operation_names
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator, split
-from velogan.search.supernet import Supernets, derive, mixtures, take_architecture
+from velogan.search.supernet import Supernets, derive, detach_arch_parameters, mixtures
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "generator": {"network": "cells", "blocks": 1, "channels": 6, "init": "kaiming"},
@@ -110,7 +110,7 @@ def test_the_largest_weight_is_derived():
 def test_architecture_weights_can_be_a_network_of_their_own():
     net = _supernet("generator", merged=True)
     before = {id(weight) for weight in net.parameters()}
-    architecture, images = take_architecture(net), torch.randn(1, 3, 32, 32)
+    architecture, images = detach_arch_parameters(net), torch.randn(1, 3, 32, 32)
     theirs = {id(weight) for weight in architecture.parameters()}
     assert len(theirs) == 6
     assert {id(weight) for weight in net.parameters()} == before - theirs

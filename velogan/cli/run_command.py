@@ -17,7 +17,7 @@ from velogan.config import Config, differences
 from velogan.engine.duration import Span, Unit
 from velogan.engine.processes import is_main_process
 from velogan.files import pluralize
-from velogan.methods.base import ends
+from velogan.methods.base import domains_of
 from velogan.recipes import RECIPES
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def print_sizes(
 
     sizes: dict[Direction, NetworkSize] = {}
     for direction, generator in generators.items():
-        source, target = ends(direction)
+        source, target = domains_of(direction)
         in_channels, out_channels = spec.channels[source], spec.channels[target]
         sizes[direction] = network_size(generator, in_channels=in_channels, out_channels=out_channels, side=side)
     print(size_table(list(sizes.values()), list(sizes), side=side), file=sys.stderr)

@@ -17,7 +17,7 @@ from velogan.engine.distributed import DistributedContext
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import Latch, NonFiniteError, broken_names, finite_flags
 from velogan.engine.optimizers import optimizers_of
-from velogan.objectives.base import Carry, Out, Phase, Runner, parts_run_by
+from velogan.objectives.base import LossOutput, Phase, PhaseCache, Runner, use_branch_runner
 from velogan.types import Batch, Nets
 
 
@@ -38,10 +38,10 @@ class Portion:
     """A part of a split's batch, and what earlier phases of the step handed on for it."""
 
     batch: Batch
-    carry: dict[str, Tensor] = field(default_factory=dict)
+    cache: dict[str, Tensor] = field(default_factory=dict)
 
-    def hand_on(self, out: Out) -> None:
-        self.carry |= {name: value.detach() for name, value in out.carry.items()}
+    def hand_on(self, out: LossOutput) -> None:
+        self.cache |= {name: value.detach() for name, value in out.cache.items()}
 
 
 class Step:
@@ -54,7 +54,7 @@ class Step:
     parts of a loss; without it they run in order.
 
     With `accumulate` N a batch is computed in N equal parts, one after the other, and a phase's update follows the mean
-    of their gradients: the memory is that of one part. Each part has its own carry from phase to phase.
+    of their gradients: the memory is that of one part. Each part has its own cache from phase to phase.
 
     With several `ranks` gradients and terms are the means over all of them, whose batches should be of one size.
 
@@ -168,20 +168,20 @@ class Step:
             optimizer.zero_grad(set_to_none=True)
         sums: dict[str, Tensor] = {}
         for part in parts:
-            out = self._loss(phase, self.forward_nets, batch=part.batch, carry=part.carry)
-            total = out.total if len(parts) == 1 else out.total / len(parts)
+            out = self._loss(phase, self.forward_nets, batch=part.batch, cache=part.cache)
+            total = out.loss if len(parts) == 1 else out.loss / len(parts)
             (total if self.scale is None else total * self.scale.factor).backward()
-            for name, value in {**out.terms, "total": out.total}.items():
+            for name, value in {**out.logged, "total": out.loss}.items():
                 sums[name] = sums[name] + value.detach() if name in sums else value.detach()
             part.hand_on(out)
         if len(parts) > 1:
             sums = {name: value / len(parts) for name, value in sums.items()}
         return sums
 
-    def _loss(self, phase: Phase, nets: Nets, *, batch: Batch, carry: Carry) -> Out:
+    def _loss(self, phase: Phase, nets: Nets, *, batch: Batch, cache: PhaseCache) -> LossOutput:
         for role, net in self.nets.items():
             net.requires_grad_(role in phase.trains)
         device = next(iter(batch.values())).device.type
         casts = torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None)
-        with casts, parts_run_by(self.runner):
-            return phase.loss(nets, batch, carry)
+        with casts, use_branch_runner(self.runner):
+            return phase.loss(nets, batch, cache)

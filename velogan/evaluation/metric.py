@@ -23,7 +23,7 @@ from velogan.evaluation.images import DomainImages, ImageSet
 from velogan.evaluation.scoring import Scorer, no_progress
 from velogan.evaluation.validation import SCORE, Validation
 from velogan.files import did_you_mean
-from velogan.methods.base import Method, Spec, Views
+from velogan.methods.base import InferenceGenerators, Method, Spec
 from velogan.metrics.bootstrap import resampled_sliced
 from velogan.metrics.registry import METRIC_NAMES, image_means, lower_is_better
 from velogan.metrics.sliced import level_patches
@@ -120,7 +120,7 @@ class MetricValidation(Validation):
         method: Method,
         spec: Spec,
         sources: Sources,
-        views: Views,
+        views: InferenceGenerators,
         *,
         data: DataConfig,
         device: str,

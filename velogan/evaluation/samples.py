@@ -16,7 +16,7 @@ from velogan.data.sets.loader import normalize_batch
 from velogan.data.sets.sources import ImageSource, Side, Sources, in_folder
 from velogan.evaluation.images import open_for_evaluation
 from velogan.files import write_text
-from velogan.methods.base import Views
+from velogan.methods.base import InferenceGenerators
 from velogan.observe.log import Log
 from velogan.observe.samples import as_rgb, grid, write_grid
 from velogan.types import Direction
@@ -39,7 +39,7 @@ class Sampler:
         self,
         run: Path,
         sources: Sources,
-        views: Views,
+        views: InferenceGenerators,
         *,
         data: DataConfig,
         device: str,
@@ -86,7 +86,7 @@ def _center_slice(images: Tensor, context_slices: int) -> Tensor:
 
 @torch.no_grad()
 def translate_for_grid(
-    real: Tensor, direction: str, views: Views, *, device: str, bf16: bool
+    real: Tensor, direction: str, views: InferenceGenerators, *, device: str, bf16: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return translations of `real` `(N, C, H, W)`, and the third column of a grid.
 

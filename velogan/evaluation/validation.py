@@ -15,7 +15,7 @@ from velogan.data.sets.sources import FEWEST, Sources
 from velogan.evaluation.features import JUDGE
 from velogan.evaluation.images import open_for_evaluation
 from velogan.evaluation.samples import center_crops, common_size, translate_for_grid
-from velogan.methods.base import Method, Spec, Views
+from velogan.methods.base import InferenceGenerators, Method, Spec
 from velogan.metrics.failures import failure_signs
 from velogan.metrics.sliced import feature_map_distance, sliced_wasserstein
 from velogan.networks.pretrained import LITE_SHA256, find_lite, frozen_features, to_three_channels
@@ -49,7 +49,15 @@ class Validation:
     """
 
     def __init__(
-        self, method: Method, spec: Spec, sources: Sources, views: Views, *, data: DataConfig, device: str, bf16: bool
+        self,
+        method: Method,
+        spec: Spec,
+        sources: Sources,
+        views: InferenceGenerators,
+        *,
+        data: DataConfig,
+        device: str,
+        bf16: bool,
     ):
         self.method, self.spec, self.views, self.data = method, spec, views, data
         self.device, self.bf16 = device, bf16

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from velogan.methods.base import Method
-from velogan.objectives.base import together
+from velogan.objectives.base import batched_forward
 from velogan.objectives.losses import GanLossName, gan_loss
 
 
@@ -37,7 +37,7 @@ class Adversarial(Method):
         return self
 
     @property
-    def one_size(self) -> Mapping[str, str]:
+    def fixed_size_fields(self) -> Mapping[str, str]:
         return {f"method.pool_size={self.pool_size}": "0"} if self.pool_size else {}
 
     def discriminator_term(
@@ -53,7 +53,7 @@ class Adversarial(Method):
 
         `weights` are those of fakes for heads on trained features. The PatchGAN, which comes last, has none.
         """
-        on_real, on_fake = together(discriminator, real, fake, batched=batched)
+        on_real, on_fake = batched_forward(discriminator, real, fake, batched=batched)
         loss = gan_loss(on_real, real=True, kind=self.gan, smoothing=self.smoothing)
         if weights is None or isinstance(on_fake, Tensor):
             loss = loss + gan_loss(on_fake, real=False, kind=self.gan)

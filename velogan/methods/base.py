@@ -48,7 +48,7 @@ class Spec:
             )
 
 
-class Make(Protocol):
+class NetworkFactory(Protocol):
     """Builds networks, freshly initialised. A search hands in another one, which builds supernets."""
 
     def generator(self, config: GeneratorConfig, *, in_channels: int, out_channels: int) -> nn.Module:
@@ -69,19 +69,19 @@ class Role:
     """One network of a method and what it is for.
 
     `header` describes the network so that `networks.build.build_network` makes it again; None for a network that is
-    kept within the generators' files. `averaged`: a moving average of its weights is kept. `judges`: the domain whose
-    images, or encodings of them (`sees`), it tells from fakes.
+    kept within the generators' files. `averaged`: a moving average of its weights is kept. `real_domain`: the
+    domain whose images, or encodings of them (`input_kind`), a discriminator tells from fakes.
     """
 
     net: nn.Module
     header: Mapping[str, Any] | None = None
     averaged: bool = False
-    judges: Letter | None = None
-    sees: Literal["images", "encodings"] = "images"
+    real_domain: Letter | None = None
+    input_kind: Literal["images", "encodings"] = "images"
 
 
 @dataclass(frozen=True)
-class Views:
+class InferenceGenerators:
     """The complete generators that a method exposes, by direction, over the weights of the roles.
 
     `reconstruction` encodes and decodes an image without translating it, where the method has such a thing.
@@ -103,7 +103,7 @@ class Method(BaseModel):
 
     kind: ClassVar[str]
     summary: ClassVar[str]
-    of_cells: ClassVar[bool] = True
+    searchable: ClassVar[bool] = True
     """Whether its generators may be of cells, so that a search can wrap it."""
 
     @model_serializer(mode="wrap")
@@ -119,18 +119,18 @@ class Method(BaseModel):
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """The ways that a run learns to translate."""
+        """The directions that a run learns to translate."""
         return ("a2b", "b2a")
 
     @property
-    def one_size(self) -> Mapping[str, str]:
+    def fixed_size_fields(self) -> Mapping[str, str]:
         """The fields, as `name=value`, that need pictures of one size, each with a value that does not."""
         return {}
 
     def check(self, spec: Spec) -> None:
         """ValueError, naming the field and the mend, where networks of `spec` do not suit the method."""
 
-    def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
+    def roles(self, spec: Spec, make: NetworkFactory) -> dict[str, Role]:
         """The networks by role, built by `make` in the order in which they are initialised."""
         raise NotImplementedError
 
@@ -138,19 +138,19 @@ class Method(BaseModel):
         """The losses for images of `shape` (H, W); `batched` runs passes of one network together."""
         raise NotImplementedError
 
-    def views(self, nets: Nets, spec: Spec) -> Views:
+    def views(self, nets: Nets, spec: Spec) -> InferenceGenerators:
         """Generators over the weights of `nets`, the networks by role or their averages."""
         raise NotImplementedError
 
     def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
         """What the files of the generators say of them, so that `networks.build.build_network` makes them again."""
-        return {way: generator_header(spec, way) for way in self.directions}
+        return {direction: generator_header(spec, direction) for direction in self.directions}
 
 
-def generator_header(spec: Spec, way: Direction, **changed: Any) -> dict[str, Any]:
+def generator_header(spec: Spec, direction: Direction, **changed: Any) -> dict[str, Any]:
     """The header of a generator of `spec`, with fields of its configuration `changed`."""
-    source, target = ends(way)
-    config = spec.generators[way].model_copy(update=changed)
+    source, target = domains_of(direction)
+    config = spec.generators[direction].model_copy(update=changed)
     return {
         "network": "generator",
         "config": config.model_dump(mode="json"),
@@ -166,6 +166,6 @@ def discriminator_header(
     return {"network": network, "config": config.model_dump(mode="json"), "in_channels": in_channels}
 
 
-def ends(way: Direction) -> tuple[Letter, Letter]:
+def domains_of(direction: Direction) -> tuple[Letter, Letter]:
     """The domains that a direction leads from and to."""
-    return ("A", "B") if way == "a2b" else ("B", "A")
+    return ("A", "B") if direction == "a2b" else ("B", "A")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from velogan.methods.base import Method, Spec
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
-from velogan.objectives.base import Carry
+from velogan.objectives.base import PhaseCache
 from velogan.types import Decision, Direction, Letter, Nets
 
 Capability = TypeVar("Capability")
@@ -35,7 +35,7 @@ class TrainedGenerator:
 
 
 @runtime_checkable
-class TakesTrained(Protocol):
+class SupportsPretrained(Protocol):
     """A method that may begin with a part of an earlier run's generator."""
 
     def take_trained(self, nets: Nets, load: Callable[[Path], TrainedGenerator]) -> None:
@@ -53,7 +53,7 @@ class HasAutoencoder(Protocol):
 
 
 @runtime_checkable
-class ToldByDomain(Protocol):
+class SplitsLossByDomain(Protocol):
     """A method whose generators' losses are terms of one domain's pictures each."""
 
     def domain_of(self, term: str) -> Letter | None:
@@ -62,19 +62,19 @@ class ToldByDomain(Protocol):
 
 
 @runtime_checkable
-class TakesTerms(Protocol):
+class SupportsExtraLosses(Protocol):
     """A method whose phase `generator` hands on translations of images, so that terms on these can be added."""
 
-    def fakes(self, carry: Carry) -> Mapping[Direction, Tensor]:
+    def fakes(self, cache: PhaseCache) -> Mapping[Direction, Tensor]:
         """The translations, by direction, in what that phase hands on."""
         ...
 
 
 @runtime_checkable
-class Remarks(Protocol):
+class ReportsDecisions(Protocol):
     """A method of which the pictures switch something on or off."""
 
-    def remarks(self, spec: Spec) -> list[Decision]:
+    def decisions(self, spec: Spec) -> list[Decision]:
         """What `spec` switches on or off, and why."""
         ...
 

@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from velogan.methods.base import Make, Role, Spec, Views, ends
-from velogan.methods.judged import WAYS, Judged, JudgedObjective, OneWay, Shapes, sum_of
-from velogan.objectives.base import Carry, Out, Phase, side_by_side, together
-from velogan.objectives.losses import fooling_loss, lost_edges
+from velogan.methods.base import InferenceGenerators, NetworkFactory, Role, Spec, domains_of
+from velogan.methods.image_gan import DIRECTIONS, DirectionSpec, ImageGAN, ImageGANObjective, Shapes, sum_of
+from velogan.objectives.base import LossOutput, Phase, PhaseCache, batched_forward, run_branches
+from velogan.objectives.losses import edge_loss, generator_adversarial_loss
 from velogan.types import Batch, Decision, Direction, Letter, Nets
 
 
-class CycleGAN(Judged):
+class CycleGAN(ImageGAN):
     """Generators G_A (A to B) and G_B (B to A); discriminators D_A of domain B, D_B of domain A; images a and b."""
 
     kind = "cyclegan"
@@ -37,7 +37,7 @@ class CycleGAN(Judged):
         "Left out where A and B differ in their number of channels.",
     )
 
-    def remarks(self, spec: Spec) -> list[Decision]:
+    def decisions(self, spec: Spec) -> list[Decision]:
         a, b = spec.channels["A"], spec.channels["B"]
         if a == b:
             return []
@@ -48,11 +48,11 @@ class CycleGAN(Judged):
         }
         return [Decision(name, "off", unlike) for name, wanted in off.items() if wanted]
 
-    def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
-        def generator(way: Direction) -> Role:
-            source, target = ends(way)
+    def roles(self, spec: Spec, make: NetworkFactory) -> dict[str, Role]:
+        def generator(direction: Direction) -> Role:
+            source, target = domains_of(direction)
             channels = {"in_channels": spec.channels[source], "out_channels": spec.channels[target]}
-            return Role(net=make.generator(spec.generators[way], **channels), averaged=True)
+            return Role(net=make.generator(spec.generators[direction], **channels), averaged=True)
 
         return {
             "G_A": generator("a2b"),
@@ -64,8 +64,8 @@ class CycleGAN(Judged):
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> CycleGANObjective:
         return CycleGANObjective(self, self.shapes(spec, shape), batched=batched)
 
-    def fakes(self, carry: Carry) -> dict[Direction, Tensor]:
-        return {"a2b": carry["fake_b"], "b2a": carry["fake_a"]}
+    def fakes(self, cache: PhaseCache) -> dict[Direction, Tensor]:
+        return {"a2b": cache["fake_b"], "b2a": cache["fake_a"]}
 
     def domain_of(self, term: str) -> Letter | None:
         name, _, letter = term.rpartition("_")
@@ -73,65 +73,77 @@ class CycleGAN(Judged):
             return None
         return "A" if (letter == "a") != (name == "identity") else "B"
 
-    def views(self, nets: Nets, spec: Spec) -> Views:
-        return Views({"a2b": nets["G_A"], "b2a": nets["G_B"]})
+    def views(self, nets: Nets, spec: Spec) -> InferenceGenerators:
+        return InferenceGenerators({"a2b": nets["G_A"], "b2a": nets["G_B"]})
 
 
-class CycleGANObjective(JudgedObjective):
+class CycleGANObjective(ImageGANObjective):
     """The losses as two phases over the roles G_A, G_B, D_A, D_B.
 
     Where the domains differ in C there is no identity loss, which feeds each generator the other domain's images.
-    Without `batched` passes are in the reference's order. For the rest see `JudgedObjective`.
+    Without `batched` passes are in the reference's order. For the rest see `ImageGANObjective`.
     """
 
     def __init__(self, config: CycleGAN, shapes: Shapes, *, batched: bool = False):
-        super().__init__(config, WAYS, shapes, batched=batched)
+        super().__init__(config, DIRECTIONS, shapes, batched=batched)
         self.config = config
         self.identity = config.identity if shapes["A"][0] == shapes["B"][0] else 0.0
 
     def phases(self) -> list[Phase]:
         """Of both directions."""
-        return self.played(("G_A", "G_B"), ("D_A", "D_B"))
+        return self.build_phases(("G_A", "G_B"), ("D_A", "D_B"))
 
-    def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+    def generator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         """Adversarial, cycle (eq. 2) and identity (section 5.2) losses of the generators, and that of lost edges."""
         config, seen = self.config, self._translate(nets, batch)
-        judged = {way.letter: nets[way.discriminator](self.seen(way, seen[way.fake], batch, 0)) for way in self.ways}
+        judged = {
+            direction.letter: nets[direction.discriminator](
+                self.augment_for_discriminator(direction, seen[direction.fake], batch, 0)
+            )
+            for direction in self.directions
+        }
         terms = {
-            f"adversarial_{letter}": fooling_loss(logits, kind=config.gan) * getattr(config, f"adversarial_{letter}")
+            f"adversarial_{letter}": generator_adversarial_loss(logits, kind=config.gan)
+            * getattr(config, f"adversarial_{letter}")
             for letter, logits in judged.items()
         }
         cycles = {"A": config.cycle_a, "B": config.cycle_b}
-        for way in reversed(self.ways):
-            back, real = seen[way.back].float(), batch[way.target]
-            terms[f"cycle_{way.target.lower()}"] = F.l1_loss(back, real) * cycles[way.target]
-        for way in self.ways:
-            if way.same in seen:
-                loss = F.l1_loss(seen[way.same].float(), batch[way.target]) * cycles[way.target]
-                terms[f"identity_{way.letter}"] = loss * self.identity
+        for direction in reversed(self.directions):
+            back, real = seen[direction.reconstruction].float(), batch[direction.target]
+            terms[f"cycle_{direction.target.lower()}"] = F.l1_loss(back, real) * cycles[direction.target]
+        for direction in self.directions:
+            if direction.identity in seen:
+                loss = F.l1_loss(seen[direction.identity].float(), batch[direction.target]) * cycles[direction.target]
+                terms[f"identity_{direction.letter}"] = loss * self.identity
         if config.edges:
-            for way in self.ways:
-                terms[f"edges_{way.letter}"] = lost_edges(seen[way.fake], batch[way.source]) * config.edges
-        return Out(total=sum_of(terms), terms=terms, carry={way.fake: seen[way.fake].float() for way in self.ways})
+            for direction in self.directions:
+                terms[f"edges_{direction.letter}"] = (
+                    edge_loss(seen[direction.fake], batch[direction.source]) * config.edges
+                )
+        return LossOutput(
+            loss=sum_of(terms),
+            logged=terms,
+            cache={direction.fake: seen[direction.fake].float() for direction in self.directions},
+        )
 
-    def translated(self, nets: Nets, way: OneWay, images: Tensor) -> Tensor:
-        return nets[way.generator](images)
+    def translated(self, nets: Nets, direction: DirectionSpec, images: Tensor) -> Tensor:
+        return nets[direction.generator](images)
 
     def _translate(self, nets: Nets, batch: Batch) -> dict[str, Tensor]:
-        """What the generators make, by the names of `OneWay`."""
+        """What the generators make, by the names of `DirectionSpec`."""
         g_a, g_b, a, b = nets["G_A"], nets["G_B"], batch["A"], batch["B"]
         seen: dict[str, Tensor] = {}
         if not self.batched:
-            cycles = side_by_side(partial(_cycle, g_a, g_b, a), partial(_cycle, g_b, g_a, b))
-            (seen["fake_b"], seen["back_a"]), (seen["fake_a"], seen["back_b"]) = cycles
-            return seen | ({"same_b": g_a(b), "same_a": g_b(a)} if self.identity else {})
+            cycles = run_branches(partial(_cycle, g_a, g_b, a), partial(_cycle, g_b, g_a, b))
+            (seen["fake_b"], seen["rec_a"]), (seen["fake_a"], seen["rec_b"]) = cycles
+            return seen | ({"idt_b": g_a(b), "idt_a": g_b(a)} if self.identity else {})
         if self.identity:
-            seen["fake_b"], seen["same_b"] = together(g_a, a, b)
-            seen["fake_a"], seen["same_a"], seen["back_a"] = together(g_b, b, a, seen["fake_b"])
+            seen["fake_b"], seen["idt_b"] = batched_forward(g_a, a, b)
+            seen["fake_a"], seen["idt_a"], seen["rec_a"] = batched_forward(g_b, b, a, seen["fake_b"])
         else:
             seen["fake_b"] = g_a(a)
-            seen["fake_a"], seen["back_a"] = together(g_b, b, seen["fake_b"])
-        seen["back_b"] = g_a(seen["fake_a"])
+            seen["fake_a"], seen["rec_a"] = batched_forward(g_b, b, seen["fake_b"])
+        seen["rec_b"] = g_a(seen["fake_a"])
         return seen
 
 

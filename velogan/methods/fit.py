@@ -28,7 +28,7 @@ def check_sizes(method: Method, spec: Spec, shapes: Iterable[tuple[int, int]]) -
         roles = method.roles(spec, Networks())
     for shape in sorted(shapes):
         _check_multiple(spec, shape)
-        nets = {name: _Watched(name, role, spec, shape) for name, role in roles.items()}
+        nets = {name: _SizeCheckedNetwork(name, role, spec, shape) for name, role in roles.items()}
         with torch.device("meta"):
             _run_phases(method.objective(spec, shape=shape, batched=False), nets, spec, shape)
 
@@ -58,20 +58,22 @@ def _run_phases(objective: Objective, nets: Mapping[str, nn.Module], spec: Spec,
         }
         for split, count in objective.draws.items()
     }
-    carries: dict[str, dict[str, Tensor]] = {split: {} for split in batches}
+    caches: dict[str, dict[str, Tensor]] = {split: {} for split in batches}
     for phase in objective.phases():
-        out = phase.loss(nets, batches[phase.split], carries[phase.split])
-        carries[phase.split] |= {name: value.detach() for name, value in out.carry.items()}
+        out = phase.loss(nets, batches[phase.split], caches[phase.split])
+        caches[phase.split] |= {name: value.detach() for name, value in out.cache.items()}
 
 
-class _Watched(nn.Module):
+class _SizeCheckedNetwork(nn.Module):
     """Calls a network, and names it where it cannot take what it is given."""
 
     def __init__(self, name: str, role: Role, spec: Spec, shape: tuple[int, int]):
         super().__init__()
         self.net = role.net
-        part = "discriminator" if role.judges else "generator"
-        configs = (spec.discriminators if role.judges else spec.generators)["b2a" if name.endswith("_B") else "a2b"]
+        part = "discriminator" if role.real_domain else "generator"
+        configs = (spec.discriminators if role.real_domain else spec.generators)[
+            "b2a" if name.endswith("_B") else "a2b"
+        ]
         self._place = f"{part}.network={configs.network} cannot take pictures of {shape[1]}x{shape[0]}"
 
     def forward(self, x: Tensor) -> Tensor:

@@ -16,13 +16,21 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from velogan.methods.adversarial import Adversarial
-from velogan.methods.base import Make, Role, Spec, Views, discriminator_header, ends, generator_header
+from velogan.methods.base import (
+    InferenceGenerators,
+    NetworkFactory,
+    Role,
+    Spec,
+    discriminator_header,
+    domains_of,
+    generator_header,
+)
 from velogan.methods.capabilities import TrainedGenerator
-from velogan.methods.judged import sum_of
+from velogan.methods.image_gan import sum_of
 from velogan.networks.generators import GeneratorConfig, compose, split
 from velogan.networks.outputs import ChangeGenerator
-from velogan.objectives.base import Carry, Out, Phase
-from velogan.objectives.losses import fooling_loss, l1_loss
+from velogan.objectives.base import LossOutput, Phase, PhaseCache
+from velogan.objectives.losses import generator_adversarial_loss, l1_loss
 from velogan.objectives.pool import FakePool
 from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets
 
@@ -82,10 +90,10 @@ class OnePair(Adversarial):
     @property
     def translated(self) -> tuple[Direction, ...]:
         """The directions that have a translator: none where the autoencoder is trained alone."""
-        return () if self.reconstructs else self.directions
+        return () if self.autoencoder_only else self.directions
 
     @property
-    def reconstructs(self) -> bool:
+    def autoencoder_only(self) -> bool:
         return self.stage == "autoencoder"
 
     def check(self, spec: Spec) -> None:
@@ -102,18 +110,18 @@ class OnePair(Adversarial):
                 f"generator.output={generator.output} is for method=cyclegan: here set generator.output=change, or "
                 "image"
             )
-        for way in self.translated:
-            section, network = f"discriminator{'_b' * (way == 'b2a')}", spec.discriminators[way].network
+        for direction in self.translated:
+            section, network = f"discriminator{'_b' * (direction == 'b2a')}", spec.discriminators[direction].network
             if network.startswith("projected"):
                 raise ValueError(
                     f"{section}.network={network} sees pictures, and method=onepair judges encodings: set "
                     f"{section}.network=basic"
                 )
-        if generator.blocks == 0 and not self.reconstructs:
+        if generator.blocks == 0 and not self.autoencoder_only:
             raise ValueError("generator.blocks=0 leaves method=onepair no translator: set 1 or more")
         spec.check_equal_channels("method=onepair has one autoencoder for both domains")
 
-    def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
+    def roles(self, spec: Spec, make: NetworkFactory) -> dict[str, Role]:
         whole = self._whole(spec)
         config = GeneratorConfig.model_validate(whole["config"])
         channels = spec.channels["A"]
@@ -122,31 +130,33 @@ class OnePair(Adversarial):
             encoder.eval()
             decoder.eval()
         roles = {"E": Role(net=encoder, averaged=True), "R": Role(net=decoder, averaged=True)}
-        for way in self.translated:
-            name, (_, target) = _letter(way), ends(way)
+        for direction in self.translated:
+            name, (_, target) = _letter(direction), domains_of(direction)
             if name != "A":
-                generator = make.generator(spec.generators[way], in_channels=channels, out_channels=channels)
+                generator = make.generator(spec.generators[direction], in_channels=channels, out_channels=channels)
                 translator = split(generator).translator
             roles[f"T_{name}"] = Role(net=translator, averaged=True)
             if self.adversarial:
-                roles[f"D_{name}"] = self._encoding_discriminator(spec, way, make, judges=target)
+                roles[f"D_{name}"] = self._encoding_discriminator(spec, direction, make, real_domain=target)
         return roles
 
-    def _encoding_discriminator(self, spec: Spec, way: Direction, make: Make, *, judges: Letter) -> Role:
-        config, width = spec.discriminators[way], _width(spec)
+    def _encoding_discriminator(
+        self, spec: Spec, direction: Direction, make: NetworkFactory, *, real_domain: Letter
+    ) -> Role:
+        config, width = spec.discriminators[direction], _width(spec)
         header = discriminator_header(config, in_channels=width, network="encoding_discriminator")
         net = make.encoding_discriminator(config, in_channels=width)
-        return Role(net=net, header=header, judges=judges, sees="encodings")
+        return Role(net=net, header=header, real_domain=real_domain, input_kind="encodings")
 
     def take_trained(self, nets: Nets, load: Callable[[Path], TrainedGenerator]) -> None:
         if self.stage != "translator":
             return
-        theirs = load(Path(self.start or ""))
-        if not theirs.config.has_stages:
+        pretrained = load(Path(self.start or ""))
+        if not pretrained.config.has_stages:
             raise ValueError(
-                f"method.start={self.start} holds a {theirs.config.network}, which has no encoder: name another run"
+                f"method.start={self.start} holds a {pretrained.config.network}, which has no encoder: name another run"
             )
-        encoder, _, decoder = split(theirs.net)
+        encoder, _, decoder = split(pretrained.net)
         try:
             nets["E"].load_state_dict(encoder.state_dict())
             _load_in_order(nets["R"], decoder)
@@ -161,19 +171,22 @@ class OnePair(Adversarial):
         height, width = (side // 4 for side in shape)
         return OnePairObjective(self, encoding=(_width(spec), height, width), batched=batched)
 
-    def views(self, nets: Nets, spec: Spec) -> Views:
+    def views(self, nets: Nets, spec: Spec) -> InferenceGenerators:
         autoencoder = compose(nets["E"], nets["R"])
-        if self.reconstructs:
-            return Views({"a2b": autoencoder}, autoencoder, translates=False)
+        if self.autoencoder_only:
+            return InferenceGenerators({"a2b": autoencoder}, autoencoder, translates=False)
         join = ChangeGenerator if spec.generators["a2b"].output == "change" else compose
         made: dict[Direction, nn.Module] = {
-            way: join(nets["E"], nets[f"T_{_letter(way)}"], nets["R"]) for way in self.directions
+            direction: join(nets["E"], nets[f"T_{_letter(direction)}"], nets["R"]) for direction in self.directions
         }
-        return Views(made, autoencoder)
+        return InferenceGenerators(made, autoencoder)
 
     def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
         whole = self._whole(spec)
-        return {way: whole if way == "a2b" else generator_header(spec, way) for way in self.directions}
+        return {
+            direction: whole if direction == "a2b" else generator_header(spec, direction)
+            for direction in self.directions
+        }
 
     def autoencoder_of(self, generator: nn.Module) -> nn.Module:
         encoder, _, decoder = split(generator)
@@ -181,7 +194,7 @@ class OnePair(Adversarial):
 
     def _whole(self, spec: Spec) -> dict[str, Any]:
         """The header of what encoder, translator and decoder make together."""
-        alone = spec.generators["a2b"].autoencoder() if self.reconstructs else {}
+        alone = spec.generators["a2b"].autoencoder() if self.autoencoder_only else {}
         return generator_header(spec, "a2b", **alone)
 
 
@@ -194,16 +207,16 @@ class OnePairObjective:
 
     def __init__(self, config: OnePair, *, encoding: tuple[int, int, int], batched: bool = False):
         self.config, self.batched = config, batched
-        self.letters = ways = [_letter(way) for way in config.translated]
-        self.discriminators = tuple(f"D_{way}" for way in ways if config.adversarial)
+        self.letters = directions = [_letter(direction) for direction in config.translated]
+        self.discriminators = tuple(f"D_{direction}" for direction in directions if config.adversarial)
         self.pools = {role: FakePool(config.pool_size, encoding) for role in self.discriminators}
         self.state: nn.Module = nn.ModuleDict(self.pools)
         self.draws = {"train": 2 * len(self.pools)}
 
     def phases(self) -> list[Phase]:
-        """The autoencoder, the translators on its encodings, the discriminators on theirs; as `stage` says."""
+        """The autoencoder, the translators on its encodings, the discriminators on pretrained; as `stage` says."""
         config = self.config
-        translators = tuple(f"T_{way}" for way in self.letters)
+        translators = tuple(f"T_{direction}" for direction in self.letters)
         autoencoder = Phase(name="autoencoder", trains=("E", "R"), loss=self.autoencoder_loss)
         translator = Phase(name="translator", trains=translators, loss=self.translator_loss)
         if config.stage == "autoencoder":
@@ -213,43 +226,45 @@ class OnePairObjective:
             return first
         return [*first, Phase(name="discriminator", trains=self.discriminators, loss=self.discriminator_loss)]
 
-    def autoencoder_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+    def autoencoder_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         """The reconstruction of both domains; hands on the encodings that it began with."""
         return self._reconstruct(nets, batch, self._encode(nets, batch))
 
-    def translator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+    def translator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         """The translators' losses on encodings that stay as they are."""
-        if not _encoded(carry):  # where the autoencoder is not trained
-            carry = _carried(self._encode(nets, batch))
-        return self._translate(nets, carry)
+        if not _unpack_encodings(cache):  # where the autoencoder is not trained
+            cache = _pack_encodings(self._encode(nets, batch))
+        return self._translate(nets, cache)
 
-    def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+    def discriminator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         """Half of real plus fake, on fakes from the pools, as CycleGAN does it."""
-        carry, terms = self._with_fakes(nets, batch, carry), {}
+        cache, terms = self._with_fakes(nets, batch, cache), {}
         for number, role in enumerate(self.pools):
-            fake = self.pools[role](carry[f"fake_{role}"], batch["uniform"][2 * number : 2 * number + 2])
-            real = self._real(role, carry)
+            fake = self.pools[role](cache[f"fake_{role}"], batch["uniform"][2 * number : 2 * number + 2])
+            real = self._real(role, cache)
             terms[role.lower()] = self.config.discriminator_term(nets[role], real=real, fake=fake, batched=self.batched)
-        return Out(total=sum_of(terms), terms=terms)
+        return LossOutput(loss=sum_of(terms), logged=terms)
 
-    def _with_fakes(self, nets: Nets, batch: Batch, carry: Carry) -> Carry:
-        """The carry of the translators' phase, or the part that discriminators need if this process does not run it."""
-        if any(name.startswith("fake_") for name in carry):
-            return carry
+    def _with_fakes(self, nets: Nets, batch: Batch, cache: PhaseCache) -> PhaseCache:
+        """The cache of the translators' phase, or the part that discriminators need if this process does not run it."""
+        if any(name.startswith("fake_") for name in cache):
+            return cache
         with torch.no_grad():
-            encoded = _encoded(carry) or self._encode(nets, batch)
-            made = {**carry, **_carried(encoded)}
-            for way in self.letters:
-                if f"D_{way}" in self.pools:
-                    made[f"fake_D_{way}"] = nets[f"T_{way}"](_from(way, encoded)[0]).float()
+            encoded = _unpack_encodings(cache) or self._encode(nets, batch)
+            made = {**cache, **_pack_encodings(encoded)}
+            for direction in self.letters:
+                if f"D_{direction}" in self.pools:
+                    made[f"fake_D_{direction}"] = nets[f"T_{direction}"](
+                        _source_and_target(direction, encoded)[0]
+                    ).float()
         return made
 
     def _encode(self, nets: Nets, batch: Batch) -> Pair:
         a, b = batch["A"], batch["B"]
-        return _over(nets["E"], (torch.cat([a, b]),) if self.batched else (a, b))
+        return _apply_to_pair(nets["E"], (torch.cat([a, b]),) if self.batched else (a, b))
 
-    def _reconstruct(self, nets: Nets, batch: Batch, encoded: Pair) -> Out:
-        back_a, back_b = _from("A", _over(nets["R"], encoded))
+    def _reconstruct(self, nets: Nets, batch: Batch, encoded: Pair) -> LossOutput:
+        back_a, back_b = _source_and_target("A", _apply_to_pair(nets["R"], encoded))
         weight = self.config.reconstruction
         terms = {
             "reconstruction_a": l1_loss(back_a, batch["A"]) * weight,
@@ -258,43 +273,47 @@ class OnePairObjective:
         if self.config.scale:
             square = torch.stack([part.float().square().mean() for part in encoded]).mean()
             terms["scale"] = self.config.scale * square.log().square()
-        return Out(total=sum_of(terms), terms=terms, carry=_carried(encoded))
+        return LossOutput(loss=sum_of(terms), logged=terms, cache=_pack_encodings(encoded))
 
-    def _translate(self, nets: Nets, carry: Carry) -> Out:
+    def _translate(self, nets: Nets, cache: PhaseCache) -> LossOutput:
         terms: dict[str, Tensor] = {}
-        handed = _carried(_encoded(carry))
-        for way in self.letters:
-            made, fakes = self._one_way(nets, way, carry)
-            terms |= {f"{name}_{way.lower()}": value for name, value in made.items()}
-            handed |= fakes
-        return Out(total=sum_of(terms), terms=terms, carry=handed)
+        cache_out = _pack_encodings(_unpack_encodings(cache))
+        for direction in self.letters:
+            made, fakes = self._direction_losses(nets, direction, cache)
+            terms |= {f"{name}_{direction.lower()}": value for name, value in made.items()}
+            cache_out |= fakes
+        return LossOutput(loss=sum_of(terms), logged=terms, cache=cache_out)
 
-    def _one_way(self, nets: Nets, way: str, carry: Carry) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _direction_losses(
+        self, nets: Nets, direction: str, cache: PhaseCache
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """One translator's terms, and its fakes for the discriminators."""
-        config, encoded = self.config, _encoded(carry)
-        source, target = _from(way, encoded)
+        config, encoded = self.config, _unpack_encodings(cache)
+        source, target = _source_and_target(direction, encoded)
         terms: dict[str, Tensor] = {}
         if config.deviation_target:
-            fake, same = _from(way, _over(nets[f"T_{way}"], encoded))
+            fake, same = _source_and_target(direction, _apply_to_pair(nets[f"T_{direction}"], encoded))
             terms["deviation_target"] = config.deviation_target * l1_loss(same, target.detach())
         else:
-            fake = nets[f"T_{way}"](source)
+            fake = nets[f"T_{direction}"](source)
         if config.deviation_source:
             terms["deviation_source"] = config.deviation_source * l1_loss(fake, source.detach())
         fakes: dict[str, Tensor] = {}
         if config.adversarial:
-            fakes[f"fake_D_{way}"] = fake.float()
-            terms["adversarial"] = config.adversarial * fooling_loss(nets[f"D_{way}"](fake), kind=config.gan)
+            fakes[f"fake_D_{direction}"] = fake.float()
+            terms["adversarial"] = config.adversarial * generator_adversarial_loss(
+                nets[f"D_{direction}"](fake), kind=config.gan
+            )
         return terms, fakes
 
-    def _real(self, role: str, carry: Carry) -> Tensor:
+    def _real(self, role: str, cache: PhaseCache) -> Tensor:
         """Encodings of the domain that the discriminator `role` judges."""
-        return _from(role[-1], _encoded(carry))[1]
+        return _source_and_target(role[-1], _unpack_encodings(cache))[1]
 
 
-def _letter(way: Direction) -> str:
+def _letter(direction: Direction) -> str:
     """The letter of a direction's translator: that of its generator."""
-    return GENERATOR_FILES[way][-1]
+    return GENERATOR_FILES[direction][-1]
 
 
 def _around_translator(config: GeneratorConfig) -> GeneratorConfig:
@@ -315,20 +334,20 @@ def _load_in_order(net: nn.Module, other: nn.Module) -> None:
     net.load_state_dict(dict(zip(names, weights)))
 
 
-def _over(net: nn.Module, pair: Pair) -> Pair:
+def _apply_to_pair(net: nn.Module, pair: Pair) -> Pair:
     return tuple(net(part) for part in pair)
 
 
-def _carried(pair: Pair) -> dict[str, Tensor]:
+def _pack_encodings(pair: Pair) -> dict[str, Tensor]:
     return {f"encoded_{number}": part for number, part in enumerate(pair)}
 
 
-def _encoded(carry: Carry) -> Pair:
+def _unpack_encodings(cache: PhaseCache) -> Pair:
     """The encodings among what is carried; empty where there are none."""
-    return tuple(value for name, value in carry.items() if name.startswith("encoded_"))
+    return tuple(value for name, value in cache.items() if name.startswith("encoded_"))
 
 
-def _from(way: str, pair: Pair) -> tuple[Tensor, Tensor]:
-    """What `pair` holds of A and of B: the source of `way` first, then its target."""
+def _source_and_target(direction: str, pair: Pair) -> tuple[Tensor, Tensor]:
+    """What `pair` holds of A and of B: the source of `direction` first, then its target."""
     a, b = pair if len(pair) == 2 else pair[0].chunk(2)
-    return (a, b) if way == "A" else (b, a)
+    return (a, b) if direction == "A" else (b, a)

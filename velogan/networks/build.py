@@ -16,7 +16,7 @@ MAX_CHANNELS = 4096
 
 
 class Networks:
-    """Builds the networks that methods request; see `methods.base.Make`."""
+    """Builds the networks that methods request; see `methods.base.NetworkFactory`."""
 
     generator = staticmethod(build_generator)
     discriminator = staticmethod(build_discriminator)

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from velogan.types import Batch, Nets
 
-Carry = Mapping[str, Tensor]
+PhaseCache = Mapping[str, Tensor]
 """Tensors from earlier phases of a step for later phases on the same split; the engine detaches them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Out:
-    """What a phase's loss returns: the scalar to minimise, its named parts for the log, and the carry."""
+class LossOutput:
+    """Result of a phase's loss function: the scalar to minimise, its named parts for the log, and tensors to cache."""
 
-    total: Tensor
-    terms: Mapping[str, Tensor]
-    carry: Carry = field(default_factory=dict)
+    loss: Tensor
+    logged: Mapping[str, Tensor]
+    cache: PhaseCache = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +31,13 @@ class Phase:
     """One part of a step: a loss, its gradients and an update.
 
     `name` is also the trace range and the log prefix. `trains` names the networks that this phase updates; all others
-    are frozen. `loss` is a function of (nets, batch, carry) that knows no device, rank, precision, optimizer or graph.
-    `split`, "train" or one of `HALVES`, says which pictures it gets; carry is kept per split.
+    are frozen. `loss` is a function of (nets, batch, cache) that knows no device, rank, precision, optimizer or graph.
+    `split`, "train" or one of `HALVES`, says which pictures it gets; cache is kept per split.
     """
 
     name: str
     trains: tuple[str, ...]
-    loss: Callable[[Nets, Batch, Carry], Out]
+    loss: Callable[[Nets, Batch, PhaseCache], LossOutput]
     split: str = "train"
 
 
@@ -50,13 +50,13 @@ Runner = Callable[[Sequence[Part]], list[tuple[Tensor, ...]]]
 _runner: ContextVar[Runner | None] = ContextVar("runner", default=None)
 
 
-def side_by_side(*parts: Part) -> list[tuple[Tensor, ...]]:
+def run_branches(*parts: Part) -> list[tuple[Tensor, ...]]:
     """Runs `parts` and returns their results. They must be independent, so that the engine may overlap them."""
     runner = _runner.get()
     return [part() for part in parts] if runner is None else runner(parts)
 
 
-def together(net: Callable[[Tensor], Any], *images: Tensor, batched: bool = True) -> tuple[Any, ...]:
+def batched_forward(net: Callable[[Tensor], Any], *images: Tensor, batched: bool = True) -> tuple[Any, ...]:
     """`net` on several batches `(B, C, H, W)`: its result for each, a tensor or logits of several heads.
 
     In one pass; where that is not `batched`, in one for each.
@@ -69,8 +69,8 @@ def together(net: Callable[[Tensor], Any], *images: Tensor, batched: bool = True
 
 
 @contextmanager
-def parts_run_by(runner: Runner | None) -> Iterator[None]:
-    """Within the context `side_by_side` gives its parts to `runner`; with None it runs them in order."""
+def use_branch_runner(runner: Runner | None) -> Iterator[None]:
+    """Within the context `run_branches` gives its parts to `runner`; with None it runs them in order."""
     token = _runner.set(runner)
     try:
         yield

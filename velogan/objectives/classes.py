@@ -11,21 +11,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from velogan.objectives.base import Carry, Out, Phase
-from velogan.objectives.masks import WithTerms
+from velogan.objectives.base import LossOutput, Phase, PhaseCache
+from velogan.objectives.masks import ExtraLoss
 from velogan.types import Batch, Nets
 
 SEGMENTER = "S"
 """The role of the segmenter: images of both domains `(B, C, H, W)` to logits `(B, K, H, W)`."""
 
-WEIGHT = 1.0
+SEMANTIC_LOSS_WEIGHT = 1.0
 """Of the term, as in CyCADA."""
 
-SURE = 0.9
+CONFIDENCE_THRESHOLD = 0.9
 """The least probability of a class that the segmenter is believed where there is no label map."""
 
 
-class WithClasses(WithTerms):
+class SemanticConsistencyLoss(ExtraLoss):
     """A phase more, before all others, trains the segmenter on label maps.
 
     The phase `name` also pays for each pixel of a translation that the segmenter takes for another class than its
@@ -40,27 +40,29 @@ class WithClasses(WithTerms):
         """That of the segmenter, and those of the inner objective."""
         return [Phase(name="segmenter", trains=(SEGMENTER,), loss=self.segmenter_loss), *super().phases()]
 
-    def segmenter_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+    def segmenter_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         """The cross-entropy of real pictures with their label maps; `right`: the share of labelled pixels."""
         total, terms = batch["A"].new_zeros(()), dict[str, Tensor]()
         for letter in "ab":
             if (labels := batch.get(f"label_{letter}")) is not None:
                 logits = nets[SEGMENTER](batch[letter.upper()]).float()
                 told = (labels >= 0).float()
-                loss = wrong_classes(logits, labels, told)
+                loss = weighted_cross_entropy(logits, labels, told)
                 terms[f"classes_{letter}"] = loss
                 terms[f"right_{letter}"] = (logits.argmax(1) == labels).sum() / told.sum().clamp(min=1)
                 total = total + loss
-        return Out(total=total, terms=terms)
+        return LossOutput(loss=total, logged=terms)
 
-    def terms(self, nets: Nets, batch: Batch, letter: str, fake: Tensor) -> dict[str, Tensor]:
+    def extra_losses(self, nets: Nets, batch: Batch, letter: str, fake: Tensor) -> dict[str, Tensor]:
         with torch.no_grad():
             logits = nets[SEGMENTER](batch[letter.upper()]).float()
-        seen = known(logits, batch.get(f"label_{letter}"))
-        return {f"classes_{letter}": wrong_classes(nets[SEGMENTER](fake).float(), *seen) * WEIGHT}
+        seen = pseudo_labels(logits, batch.get(f"label_{letter}"))
+        return {
+            f"classes_{letter}": weighted_cross_entropy(nets[SEGMENTER](fake).float(), *seen) * SEMANTIC_LOSS_WEIGHT
+        }
 
 
-def known(logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
+def pseudo_labels(logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
     """What a segmenter knows of pictures by its `logits`, `(B, K, H, W)`: classes, and how far, 0 to 1, `(B, H, W)`.
 
     With `labels` the classes are these; without, what it tells, and it knows only what it is sure of.
@@ -68,11 +70,11 @@ def known(logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
     shares = logits.softmax(1)
     if labels is None:
         sure, told = shares.max(1)
-        return told, sure * (sure >= SURE)
+        return told, sure * (sure >= CONFIDENCE_THRESHOLD)
     return labels, _of(shares, labels) * (labels >= 0)
 
 
-def wrong_classes(logits: Tensor, classes: Tensor, weights: Tensor) -> Tensor:
+def weighted_cross_entropy(logits: Tensor, classes: Tensor, weights: Tensor) -> Tensor:
     """The cross-entropy of `logits` `(B, K, H, W)` with `classes`, times `weights`, both `(B, H, W)`: a mean.
 
     It is one over all pixels, whatever they weigh: so the mean over the parts of a batch is that of the batch.

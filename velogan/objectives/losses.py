@@ -43,7 +43,7 @@ def _mean(each: Tensor, weights: Tensor | None) -> Tensor:
     return each.mean() if weights is None else (each * weights.view(-1, 1, 1, 1)).mean()
 
 
-def fooling_loss(logits: Logits, *, kind: GanLossName) -> Tensor:
+def generator_adversarial_loss(logits: Logits, *, kind: GanLossName) -> Tensor:
     """The generator's loss of `logits` on its images, which should say real; a scalar in float32.
 
     hinge has a form of its own, the negative mean (Miyato et al. 2018, eq. 17).
@@ -64,7 +64,7 @@ EDGE, FAINT = 0.1, 0.02
 translation of it."""
 
 
-def lost_edges(made: Tensor, given: Tensor) -> Tensor:
+def edge_loss(made: Tensor, given: Tensor) -> Tensor:
     """How far edges of `given` are from being edges of `made`: near 0 where they are kept, 1 where they are lost.
 
     Of the gradients g of the brightness, normalised gradient fields n = g / (|g|^2 + EDGE^2)^(1/2) are compared, as for
@@ -105,7 +105,7 @@ TEMPERATURE = 0.07
 """Of the contrast of patches, as in the paper."""
 
 
-def patch_contrast(made: Tensor, given: Tensor) -> Tensor:
+def patch_nce_loss(made: Tensor, given: Tensor) -> Tensor:
     """How badly each patch of a translation tells its own patch of the input from the input's others.
 
     `made` and `given` are features `(B, n, C)` of length one; patch i of the one is to be patch i of the other. It is
@@ -117,7 +117,7 @@ def patch_contrast(made: Tensor, given: Tensor) -> Tensor:
         return (alike.logsumexp(2) - alike.diagonal(dim1=1, dim2=2)).mean()
 
 
-def places(uniform: Tensor, among: int) -> Tensor:
+def sample_locations(uniform: Tensor, among: int) -> Tensor:
     """Different places for each image, `(B, n)`, at random among so many; `uniform` is `(count, B)` in [0, 1).
 
     n is `count`, or `among` where that is less. The places lie in n ranges of equal length, one in each: that needs no
@@ -130,7 +130,7 @@ def places(uniform: Tensor, among: int) -> Tensor:
     return (first[:-1, None] + within).T
 
 
-def at_places(features: Tensor, where: Tensor) -> Tensor:
+def gather_at(features: Tensor, where: Tensor) -> Tensor:
     """`(B, n, C)`: what `features`, `(B, C, H, W)`, have at the places `where`, `(B, n)`, counted row by row."""
     rows = features.permute(0, 2, 3, 1).flatten(1, 2)
     return rows.gather(1, where[:, :, None].expand(-1, -1, rows.shape[2]))

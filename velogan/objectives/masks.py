@@ -8,17 +8,17 @@ from functools import partial
 
 from torch import Tensor
 
-from velogan.objectives.base import Carry, Objective, Out, Phase
+from velogan.objectives.base import LossOutput, Objective, Phase, PhaseCache
 from velogan.types import Batch, Direction, Nets
 
-KEPT = 10.0
+MASK_LOSS_WEIGHT = 10.0
 """Weight of the term: that of CycleGAN's cycle."""
 
-Fakes = Callable[[Carry], Mapping[Direction, Tensor]]
+Fakes = Callable[[PhaseCache], Mapping[Direction, Tensor]]
 """The translations `(B, C, H, W)` among what a phase hands on."""
 
 
-class WithTerms:
+class ExtraLoss:
     """An `inner` objective whose phase `name` also pays for its translations, which `fakes` finds; see `terms`."""
 
     def __init__(self, inner: Objective, fakes: Fakes, *, name: str):
@@ -32,29 +32,31 @@ class WithTerms:
             for phase in self._inner.phases()
         ]
 
-    def terms(self, nets: Nets, batch: Batch, letter: str, fake: Tensor) -> dict[str, Tensor]:
+    def extra_losses(self, nets: Nets, batch: Batch, letter: str, fake: Tensor) -> dict[str, Tensor]:
         """What is paid for `fake`, the translations of the domain `letter`, a or b: scalars by name."""
         raise NotImplementedError
 
-    def _loss(self, phase: Phase, nets: Nets, batch: Batch, carry: Carry) -> Out:
-        out = phase.loss(nets, batch, carry)
-        terms, total = dict(out.terms), out.total
-        for way, fake in self._fakes(out.carry).items():
-            for name, value in self.terms(nets, batch, way[0], fake).items():
+    def _loss(self, phase: Phase, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
+        out = phase.loss(nets, batch, cache)
+        terms, total = dict(out.logged), out.loss
+        for way, fake in self._fakes(out.cache).items():
+            for name, value in self.extra_losses(nets, batch, way[0], fake).items():
                 terms[name], total = value, total + value
-        return replace(out, terms=terms, total=total)
+        return replace(out, loss=total, logged=terms)
 
 
-class WithMasks(WithTerms):
+class MaskLoss(ExtraLoss):
     """Pays for what translations change where they must not.
 
     The batch holds `mask_a`, `mask_b` or both, `(B, 1, H, W)`, 1 where a picture may change and 0 where it stays.
     """
 
-    def terms(self, nets: Nets, batch: Batch, letter: str, fake: Tensor) -> dict[str, Tensor]:
+    def extra_losses(self, nets: Nets, batch: Batch, letter: str, fake: Tensor) -> dict[str, Tensor]:
         if f"mask_{letter}" not in batch:
             return {}
-        return {f"kept_{letter}": changed_outside(fake, batch[letter.upper()], batch[f"mask_{letter}"]) * KEPT}
+        return {
+            f"kept_{letter}": changed_outside(fake, batch[letter.upper()], batch[f"mask_{letter}"]) * MASK_LOSS_WEIGHT
+        }
 
 
 def changed_outside(made: Tensor, given: Tensor, mask: Tensor) -> Tensor:

@@ -20,33 +20,33 @@ from torch import nn
 
 from velogan.methods import DEFAULT
 from velogan.methods import METHODS as PLAIN
-from velogan.methods.base import Make, Method, Role, Spec, Views, ends
-from velogan.methods.capabilities import TakesTrained, ToldByDomain, TrainedGenerator, capability
-from velogan.methods.judged import sum_of
+from velogan.methods.base import InferenceGenerators, Method, NetworkFactory, Role, Spec, domains_of
+from velogan.methods.capabilities import SplitsLossByDomain, SupportsPretrained, TrainedGenerator, capability
+from velogan.methods.image_gan import sum_of
 from velogan.networks.build import Networks
 from velogan.networks.cells import default_operations, discriminator_kinds
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
-from velogan.objectives.base import HALVES, Carry, Objective, Out, Phase
+from velogan.objectives.base import HALVES, LossOutput, Objective, Phase, PhaseCache
 from velogan.search.supernet import (
     Architecture,
     Supernets,
     WithArchitecture,
+    attach_arch_parameters,
     derive,
-    give_architecture,
+    detach_arch_parameters,
     mixtures,
-    take_architecture,
 )
 from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets
 
 ARCHITECTURE = "arch_"
 """Before the name of a role: that of its architecture weights. Before that of a phase: its twin, which trains them."""
 
-Loss = Callable[[Nets, Batch, Carry], Out]
+Loss = Callable[[Nets, Batch, PhaseCache], LossOutput]
 
 
-WRAPPED = [kind for kind, method in PLAIN.items() if method.of_cells]
+WRAPPED = [kind for kind, method in PLAIN.items() if method.searchable]
 """Methods that a search can be of."""
 
 
@@ -61,7 +61,7 @@ def _parse_inner(value: Any) -> Any:
     return PLAIN[kind].model_validate(tree)
 
 
-class Searched(Method):
+class SearchMethod(Method):
     """A method `inner` on supernets."""
 
     kind = "searched"
@@ -91,12 +91,12 @@ class Searched(Method):
         return self.inner.directions
 
     @property
-    def one_size(self) -> Mapping[str, str]:
-        return {name.replace("method.", "method.inner."): mend for name, mend in self.inner.one_size.items()}
+    def fixed_size_fields(self) -> Mapping[str, str]:
+        return {name.replace("method.", "method.inner."): mend for name, mend in self.inner.fixed_size_fields.items()}
 
     def check(self, spec: Spec) -> None:
         self.inner.check(spec)
-        if self.scheme == "two-domains" and capability(self.inner, ToldByDomain) is None:
+        if self.scheme == "two-domains" and capability(self.inner, SplitsLossByDomain) is None:
             raise ValueError(
                 "method.scheme=two-domains needs losses of one domain's pictures each, which "
                 f"method.inner={self.inner.kind} does not tell apart: set method.scheme=two-step"
@@ -118,12 +118,12 @@ class Searched(Method):
                 "generator.operations and discriminator.operations leave nothing to be chosen: leave one out"
             )
 
-    def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
-        roles = self.inner.roles(spec, _Open(make))
+    def roles(self, spec: Spec, make: NetworkFactory) -> dict[str, Role]:
+        roles = self.inner.roles(spec, _SupernetFactory(make))
         taken: dict[str, Role] = {}
         for name, role in list(roles.items()):
             if mixtures(role.net):
-                architecture = take_architecture(role.net)
+                architecture = detach_arch_parameters(role.net)
                 header = {"network": "architecture", "of": name} if role.header else None
                 taken[ARCHITECTURE + name] = Role(net=architecture, header=header, averaged=role.averaged)
                 roles[name] = replace(role, header={**role.header, "network": "supernet"} if role.header else None)
@@ -133,7 +133,7 @@ class Searched(Method):
         def refuse(run: Path) -> TrainedGenerator:
             raise ValueError(f"{run} holds plain networks, whose weights do not fit supernets: search from the start")
 
-        if inner := capability(self.inner, TakesTrained):
+        if inner := capability(self.inner, SupportsPretrained):
             inner.take_trained(nets, refuse)
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> SearchObjective:
@@ -142,15 +142,15 @@ class Searched(Method):
         inner = [self.inner.objective(spec, shape=shape, batched=batched) for _ in range(count)]
         return SearchObjective(self, inner, weights)
 
-    def views(self, nets: Nets, spec: Spec) -> Views:
+    def views(self, nets: Nets, spec: Spec) -> InferenceGenerators:
         found = self._inner_views(nets, spec)
         return replace(found, generators={way: WithArchitecture(net) for way, net in found.generators.items()})
 
-    def _inner_views(self, nets: Nets, spec: Spec) -> Views:
+    def _inner_views(self, nets: Nets, spec: Spec) -> InferenceGenerators:
         """Over the architecture weights that belong to `nets`: an average has been copied apart from its own."""
         for name, net in nets.items():
             if (architecture := nets.get(ARCHITECTURE + name)) is not None:
-                give_architecture(net, architecture)  # pyright: ignore[reportArgumentType]
+                attach_arch_parameters(net, architecture)  # pyright: ignore[reportArgumentType]
         return self.inner.views(nets, spec)
 
     def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
@@ -182,8 +182,8 @@ class Searched(Method):
         operations: dict[Direction, tuple[str, ...]] = {}
         roles = {name: role for name, role in self._empty_roles(spec).items() if mixtures(role.net)}
         for direction in self.directions:
-            config, (_, target) = spec.discriminators[direction], ends(direction)
-            derived = [derive(nets[name]) for name, role in roles.items() if role.judges == target]
+            config, (_, target) = spec.discriminators[direction], domains_of(direction)
+            derived = [derive(nets[name]) for name, role in roles.items() if role.real_domain == target]
             if config.operations:
                 operations[direction] = config.chosen
             elif derived:
@@ -195,7 +195,7 @@ class Searched(Method):
     def _empty_roles(self, spec: Spec) -> dict[str, Role]:
         """Return the roles with networks that hold no values."""
         with torch.device("meta"):
-            return self.roles(spec, _Light())
+            return self.roles(spec, _PlaceholderFactory())
 
 
 def _is_open(config: GeneratorConfig | DiscriminatorConfig) -> bool:
@@ -210,10 +210,10 @@ def _shares(net: nn.Module) -> dict[str, dict[str, float]]:
         }
 
 
-class _Open(Networks):
+class _SupernetFactory(Networks):
     """Supernets in the place of networks whose operations are open; the others as `make` has them."""
 
-    def __init__(self, make: Make):
+    def __init__(self, make: NetworkFactory):
         self._make, self._supernets = make, Supernets()
 
     def generator(self, config: GeneratorConfig, **channels: Any) -> nn.Module:  # pyright: ignore
@@ -233,7 +233,7 @@ class SearchObjective:
     architecture weights.
     """
 
-    def __init__(self, config: Searched, inner: Sequence[Objective], weights: Collection[str]):
+    def __init__(self, config: SearchMethod, inner: Sequence[Objective], weights: Collection[str]):
         self.config, self.inner, self.weights = config, inner, weights
         self.draws = dict(inner[0].draws)
         if len(inner) > 1 and list(self.draws) != ["train"]:
@@ -261,13 +261,13 @@ class SearchObjective:
 
     def _of(self, domain: Letter, phases: Sequence[Phase]) -> list[Phase]:
         """`phases` without the terms of the other domain's pictures; a discriminator needs both, and keeps its own."""
-        told = capability(self.config.inner, ToldByDomain)
+        told = capability(self.config.inner, SplitsLossByDomain)
         assert told is not None
 
-        def part(loss: Loss, nets: Nets, batch: Batch, carry: Carry) -> Out:
-            out = loss(nets, batch, carry)
-            terms = {name: term for name, term in out.terms.items() if told.domain_of(name) in (domain, None)}
-            return replace(out, total=sum_of(terms), terms=terms)
+        def part(loss: Loss, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
+            out = loss(nets, batch, cache)
+            terms = {name: term for name, term in out.logged.items() if told.domain_of(name) in (domain, None)}
+            return replace(out, loss=sum_of(terms), logged=terms)
 
         return [replace(phase, loss=partial(part, phase.loss)) for phase in phases]
 
@@ -281,7 +281,7 @@ def _on(split: str, phases: Sequence[Phase]) -> list[Phase]:
     return [replace(phase, split=split) for phase in phases]
 
 
-class _Light(Networks):
+class _PlaceholderFactory(Networks):
     """For a look at the roles: discriminators that are not searched may have trained features to load."""
 
     def discriminator(self, config: DiscriminatorConfig, **channels: Any) -> nn.Module:  # pyright: ignore
@@ -290,5 +290,5 @@ class _Light(Networks):
     encoding_discriminator = discriminator
 
 
-METHODS: dict[str, type[Method]] = {**PLAIN, Searched.kind: Searched}
+METHODS: dict[str, type[Method]] = {**PLAIN, SearchMethod.kind: SearchMethod}
 """All methods by their `kind`."""

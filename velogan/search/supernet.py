@@ -29,10 +29,10 @@ START = 1e-3
 
 
 class Supernets(Networks):
-    """Builds supernets where a method asks for generators and discriminators of cells; see `methods.base.Make`."""
+    """A `methods.base.NetworkFactory` that builds supernets instead of networks of cells."""
 
     def __init__(self, *, merged: bool = True):
-        self._fill: FillSlot = lambda slot: Mixed(slot, merged=merged)
+        self._fill: FillSlot = lambda slot: MixedOp(slot, merged=merged)
 
     def generator(self, config: GeneratorConfig, **channels: int) -> nn.Module:  # pyright: ignore[reportIncompatibleMethodOverride]
         return build_generator(config, **channels, fill=self._fill)
@@ -44,7 +44,7 @@ class Supernets(Networks):
         return build_encoding_discriminator(config, in_channels=in_channels, fill=self._fill)
 
 
-class Mixed(nn.Module):
+class MixedOp(nn.Module):
     """The mixture of all operations that may stand in `slot`, weighted by the softmax of `alpha`.
 
     `convolve`, in `forward`, is what computes `F.conv2d` of the summed kernels of kind r.
@@ -96,21 +96,21 @@ class Architecture(nn.Module):
         return self
 
 
-def take_architecture(net: nn.Module) -> Architecture:
+def detach_arch_parameters(net: nn.Module) -> Architecture:
     """Takes the architecture weights out of a supernet, which uses them on but does not count them as its own.
 
-    A copy of the supernet then has a copy of them that nothing updates, until `give_architecture`.
+    A copy of the supernet then has a copy of them that nothing updates, until `attach_arch_parameters`.
     """
     alphas = []
     for mixed in mixtures(net).values():
         alphas.append(mixed.alpha)
         del mixed.alpha
     made = Architecture(alphas)
-    give_architecture(net, made)
+    attach_arch_parameters(net, made)
     return made
 
 
-def give_architecture(net: nn.Module, architecture: Architecture) -> None:
+def attach_arch_parameters(net: nn.Module, architecture: Architecture) -> None:
     """Lets a supernet whose architecture weights were taken use these instead."""
     for number, mixed in enumerate(mixtures(net).values()):
         mixed.architecture = (architecture,)
@@ -141,9 +141,9 @@ class WithArchitecture(nn.Module):
         return WithArchitecture(faster, list(self.architectures))
 
 
-def mixtures(net: nn.Module) -> dict[str, Mixed]:
+def mixtures(net: nn.Module) -> dict[str, MixedOp]:
     """The mixtures of a supernet by name, in the order of a network's operations."""
-    return {name: module for name, module in net.named_modules() if isinstance(module, Mixed)}
+    return {name: module for name, module in net.named_modules() if isinstance(module, MixedOp)}
 
 
 def derive(net: nn.Module) -> tuple[str, ...]:

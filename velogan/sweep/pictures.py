@@ -18,7 +18,7 @@ from velogan.data.sets.sources import find_sources
 from velogan.engine.device import resolve_device
 from velogan.evaluation.images import open_for_evaluation
 from velogan.evaluation.samples import center_crop, evenly_spaced
-from velogan.methods.base import ends
+from velogan.methods.base import domains_of
 from velogan.observe.samples import grid
 from velogan.report.sweep_tables import MAX_SHOWN
 from velogan.translate.model import CheckpointChoice, load_translator
@@ -94,7 +94,7 @@ def _pairs(
     device, pairs = resolve_device(config.engine.device), Pairs()
     for direction in config.method.directions:
         translator = load_translator(run, direction=direction, checkpoint=checkpoint, device=device, fast=True)
-        letter = ends(direction)[0]
+        letter = domains_of(direction)[0]
         inputs = [_input(domains[letter], name, config) for name in names[letter]]
         pairs[direction] = [
             (grid(one[None]), grid(translator.translate_fast(one, rounded=True)[None])) for one in inputs

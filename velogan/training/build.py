@@ -25,18 +25,18 @@ from velogan.engine.optimizers import FUSED, build_optimizers
 from velogan.engine.step import Step
 from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
-from velogan.methods.base import Method, Role, Spec, Views
+from velogan.methods.base import InferenceGenerators, Method, Role, Spec
 from velogan.methods.capabilities import (
-    TakesTerms,
-    TakesTrained,
+    SupportsExtraLosses,
+    SupportsPretrained,
     TrainedGenerator,
     capability,
 )
 from velogan.networks.build import Networks, build_network
 from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import HALVES, Objective
-from velogan.objectives.classes import SEGMENTER, WithClasses
-from velogan.objectives.masks import WithMasks
+from velogan.objectives.classes import SEGMENTER, SemanticConsistencyLoss
+from velogan.objectives.masks import MaskLoss
 from velogan.training.forward import forward_net, forward_nets
 from velogan.training.resolve import RUNNING
 from velogan.translate.model import load_translator
@@ -61,7 +61,7 @@ def build_roles(method: Method, spec: Spec, *, seed: int, colours: Tensor | None
 
 def load_pretrained(method: Method, roles: Mapping[str, Role]) -> None:
     """Load the weights that the method reuses from an earlier run. Raises ValueError if they do not fit."""
-    if taker := capability(method, TakesTrained):
+    if taker := capability(method, SupportsPretrained):
         taker.take_trained(_nets(roles), _trained)
 
 
@@ -85,7 +85,7 @@ def _nets(roles: Mapping[str, Role]) -> dict[str, nn.Module]:
     return {name: role.net for name, role in roles.items()}
 
 
-def averaged_views(config: Config, averages: Nets) -> Views:
+def averaged_views(config: Config, averages: Nets) -> InferenceGenerators:
     """Return the generators for sample grids and validation: over the weights of `averages`, as fast as training."""
     engine = config.engine.model_copy(update={"compile": "off"})  # few images, of several shapes
     views = config.method.views(averages, config.spec)
@@ -163,9 +163,9 @@ def _build_objective(config: Config, shape: tuple[int, int]) -> Objective:
     batched = config.engine.mode in ("eager", "graph") and "crop" in data.preprocess
     batched = batched and not config.spec.norms & RUNNING
     objective: Objective = method.objective(config.spec, shape=shape, batched=batched)
-    for prefix, wrapped in (("mask_", WithMasks), ("label_", WithClasses)):
+    for prefix, wrapped in (("mask_", MaskLoss), ("label_", SemanticConsistencyLoss)):
         if any(name.startswith(prefix) for name in data.annotations):
-            assert isinstance(method, TakesTerms)
+            assert isinstance(method, SupportsExtraLosses)
             objective = wrapped(objective, method.fakes, name="generator")
     return objective
 
@@ -213,7 +213,7 @@ def build_trainer(
 
 def _check_one_size(config: Config, data: Data) -> None:
     shapes, accumulate = data.shapes(config.data), config.train.accumulate
-    needs = {**config.method.one_size}
+    needs = {**config.method.fixed_size_fields}
     needs |= {f"train.accumulate={accumulate}": "1"} if accumulate > 1 else {}
     for field, fix in needs.items() if len(shapes) > 1 else ():
         raise ValueError(

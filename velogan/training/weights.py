@@ -12,7 +12,7 @@ from torch import nn
 from velogan.config import Config
 from velogan.data.sets.pair import Data
 from velogan.interchange.hub import resolve_model_path
-from velogan.methods.base import Role, ends
+from velogan.methods.base import Role, domains_of
 from velogan.networks.reference import RecognisedNetwork
 from velogan.translate.weights import load_networks
 from velogan.types import GENERATOR_FILES, Direction, Nets
@@ -54,16 +54,16 @@ def _generators(config: Config, nets: Nets) -> dict[str, nn.Module]:
 
 def _image_formats(direction: Direction, data: Data) -> dict[str, Any]:
     formats = {"A": asdict(data.a.format), "B": asdict(data.b.format)}
-    source, target = ends(direction)
+    source, target = domains_of(direction)
     return {"input": formats[source], "output": formats[target]}
 
 
 def _discriminator_fields(role: Role, data: Data) -> dict[str, Any]:
-    if role.judges is None:
+    if role.real_domain is None:
         return {}
-    fields: dict[str, Any] = {"judges": role.judges, "sees": role.sees}
-    if role.sees == "images":
-        fields["input"] = asdict((data.a if role.judges == "A" else data.b).format)
+    fields: dict[str, Any] = {"judges": role.real_domain, "sees": role.input_kind}
+    if role.input_kind == "images":
+        fields["input"] = asdict((data.a if role.real_domain == "A" else data.b).format)
     return fields
 
 

@@ -13,9 +13,9 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from velogan.methods.adversarial import Adversarial
-from velogan.methods.base import Make, Role, Spec, discriminator_header, ends
+from velogan.methods.base import NetworkFactory, Role, Spec, discriminator_header, domains_of
 from velogan.objectives.augment import Augmentation, Augmenter
-from velogan.objectives.base import Carry, Out, Phase
+from velogan.objectives.base import LossOutput, Phase, PhaseCache
 from velogan.objectives.pool import FakePool
 from velogan.types import Batch, Direction, Letter, Nets
 
@@ -23,7 +23,7 @@ Shapes = Mapping[Letter, tuple[int, int, int]]
 """The (C, H, W) of images, by domain."""
 
 
-class Judged(Adversarial):
+class ImageGAN(Adversarial):
     """Fields of every method whose discriminators judge pictures."""
 
     edges: float = Field(
@@ -55,7 +55,7 @@ class Judged(Adversarial):
     )
 
     @model_validator(mode="after")
-    def _probability_of_something(self) -> Judged:
+    def _probability_of_something(self) -> ImageGAN:
         if self.augment_probability != 1 and not self.augment:
             raise ValueError(
                 f"augment_probability={self.augment_probability} has nothing to change: set augment=colour,shift, or "
@@ -75,14 +75,14 @@ class Judged(Adversarial):
         """Of pictures of each domain, where these are of `shape` (H, W)."""
         return {letter: (channels, *shape) for letter, channels in spec.channels.items()}
 
-    def discriminator(self, spec: Spec, way: Direction, make: Make) -> Role:
+    def discriminator(self, spec: Spec, direction: Direction, make: NetworkFactory) -> Role:
         """What judges the translations of a direction."""
-        config, (_, target) = spec.discriminators[way], ends(way)
+        config, (_, target) = spec.discriminators[direction], domains_of(direction)
         channels = spec.channels[target]
         return Role(
             net=make.discriminator(config, in_channels=channels),
             header=discriminator_header(config, in_channels=channels),
-            judges=target,
+            real_domain=target,
         )
 
 
@@ -93,7 +93,7 @@ They stay, so that the same seed gives the same augmentation as in earlier versi
 
 
 @dataclass(frozen=True)
-class OneWay:
+class DirectionSpec:
     """The networks of one direction, its domains, and the names of what its generator makes.
 
     `letter` is that of its networks and of its terms. `fake` is the translation of the source, `back` that of the other
@@ -107,26 +107,30 @@ class OneWay:
     source: Letter
     target: Letter
     fake: str
-    back: str
-    same: str
+    reconstruction: str
+    identity: str
 
 
-WAYS = (
-    OneWay(0, "a", "G_A", "D_A", source="A", target="B", fake="fake_b", back="back_b", same="same_b"),
-    OneWay(1, "b", "G_B", "D_B", source="B", target="A", fake="fake_a", back="back_a", same="same_a"),
+DIRECTIONS = (
+    DirectionSpec(
+        0, "a", "G_A", "D_A", source="A", target="B", fake="fake_b", reconstruction="rec_b", identity="idt_b"
+    ),
+    DirectionSpec(
+        1, "b", "G_B", "D_B", source="B", target="A", fake="fake_a", reconstruction="rec_a", identity="idt_a"
+    ),
 )
 
 
-class JudgedObjective:
-    """The losses of the discriminators, on what the method's generators make; a method adds those of these.
+class ImageGANObjective:
+    """Discriminator losses shared by image-space methods. Subclasses add the generator loss.
 
-    `ways` are those that are trained. `shapes` are those of fakes, for the pools; where C differs discriminators are
-    shown no untranslated images. With `batched`, passes of one network are run together, which is exact with
-    per-sample norms; without, one image batch a pass.
+    `directions` are those that are trained. `shapes` are those of fakes, for the pools; if the domains differ in C,
+    discriminators are shown no untranslated images. With `batched`, passes of one network are run together, which is
+    exact with per-sample norms; without it, each pass has one image batch.
     """
 
-    def __init__(self, config: Judged, ways: Sequence[OneWay], shapes: Shapes, *, batched: bool = False):
-        self.config, self.ways, self.batched = config, ways, batched
+    def __init__(self, config: ImageGAN, directions: Sequence[DirectionSpec], shapes: Shapes, *, batched: bool = False):
+        self.config, self.directions, self.batched = config, directions, batched
         self.augmenter = Augmenter(config.augment, config.augment_probability)
         self.source_as_fake_fraction = config.source_as_fake_fraction if shapes["A"][0] == shapes["B"][0] else 0.0
         self.plain_draws = _DRAWS + 6 * self.augmenter.count
@@ -134,56 +138,62 @@ class JudgedObjective:
         self.pools = {f"fake_{letter.lower()}": FakePool(config.pool_size, shape) for letter, shape in shapes.items()}
         self.state: nn.Module = nn.ModuleDict(self.pools)
 
-    def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
-        """Hands on the translations by `OneWay.fake`."""
+    def generator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
+        """Hands on the translations by `DirectionSpec.fake`."""
         raise NotImplementedError
 
-    def translated(self, nets: Nets, way: OneWay, images: Tensor) -> Tensor:
-        """What the generator of `way` makes of the images of its source."""
+    def translated(self, nets: Nets, direction: DirectionSpec, images: Tensor) -> Tensor:
+        """What the generator of `direction` makes of the images of its source."""
         raise NotImplementedError
 
-    def played(self, generators: tuple[str, ...], discriminators: tuple[str, ...]) -> list[Phase]:
+    def build_phases(self, generators: tuple[str, ...], discriminators: tuple[str, ...]) -> list[Phase]:
         """The phases. Generators first: the discriminators see fakes from before the generators' update."""
         return [
             Phase(name="generator", trains=generators, loss=self.generator_loss),
             Phase(name="discriminator", trains=discriminators, loss=self.discriminator_loss),
         ]
 
-    def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+    def discriminator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         """Half of real plus fake (section 7.1's slowdown), on fakes from the pool and on untranslated images."""
-        uniform, fakes = batch["uniform"], self._fakes(nets, batch, carry)
+        uniform, fakes = batch["uniform"], self._fakes(nets, batch, cache)
         terms: dict[str, Tensor] = {}
-        for way in self.ways:
-            number = way.number
-            judged = self.pools[way.fake](fakes[way.fake], uniform[2 * number :][:2])
+        for direction in self.directions:
+            number = direction.number
+            judged = self.pools[direction.fake](fakes[direction.fake], uniform[2 * number :][:2])
             weights = None
             if self.source_as_fake_fraction:
                 as_it_is = uniform[self.plain_draws + number] < self.source_as_fake_fraction
-                judged = torch.where(as_it_is.view(-1, 1, 1, 1), batch[way.source], judged)
+                judged = torch.where(as_it_is.view(-1, 1, 1, 1), batch[direction.source], judged)
                 weights = (~as_it_is) / (1 - self.source_as_fake_fraction)
-            fake, real = self.seen(way, judged, batch, 1), self.seen(way, batch[way.target], batch, 2)
-            terms[way.letter] = self.config.discriminator_term(
-                nets[way.discriminator],
+            fake, real = (
+                self.augment_for_discriminator(direction, judged, batch, 1),
+                self.augment_for_discriminator(direction, batch[direction.target], batch, 2),
+            )
+            terms[direction.letter] = self.config.discriminator_term(
+                nets[direction.discriminator],
                 real=real,
                 fake=fake,
                 batched=self.batched,
                 weights=weights,
             )
-        return Out(total=sum_of(terms), terms=terms)
+        return LossOutput(loss=sum_of(terms), logged=terms)
 
-    def _fakes(self, nets: Nets, batch: Batch, carry: Carry) -> Carry:
+    def _fakes(self, nets: Nets, batch: Batch, cache: PhaseCache) -> PhaseCache:
         """Those of the generators' phase; translated again if this process does not run that phase."""
-        if self.ways[0].fake in carry:
-            return carry
+        if self.directions[0].fake in cache:
+            return cache
         with torch.no_grad():
-            return {way.fake: self.translated(nets, way, batch[way.source]).float() for way in reversed(self.ways)}
+            return {
+                direction.fake: self.translated(nets, direction, batch[direction.source]).float()
+                for direction in reversed(self.directions)
+            }
 
-    def seen(self, way: OneWay, images: Tensor, batch: Batch, call: int) -> Tensor:
-        """The images as the discriminator of `way` sees them: made for the generator (0), made (1) or real (2)."""
+    def augment_for_discriminator(self, direction: DirectionSpec, images: Tensor, batch: Batch, call: int) -> Tensor:
+        """Augment images for a discriminator; `call`: fakes for the generator (0), fakes (1) or real images (2)."""
         count = self.augmenter.count
         if not count:
             return images
-        first = _DRAWS + (2 * call + way.number) * count
+        first = _DRAWS + (2 * call + direction.number) * count
         return self.augmenter(images, batch["uniform"][first:][:count])
 
 
