@@ -96,7 +96,7 @@ def _play(phase: Phase, nets: Nets, batch: Mapping[str, Tensor], cache: Mapping[
 
     def step() -> None:
         found.append(phase.loss(nets, dict(batch), dict(cache)))
-        found[0].total.backward()
+        found[0].loss.backward()
 
     for role, net in nets.items():
         net.requires_grad_(role in phase.trains)
