@@ -97,7 +97,7 @@ def test_what_the_genotype_does_not_name_stays(genotype: Path, capsys: pytest.Ca
         ("--genotype FILE --hidden 0", "--hidden 0: give a whole number from 1 to 4096"),
         ("--genotype FILE --hidden 8 --match-size C32", "contradict each other"),
         ("--genotype FILE --match-size large", "--match-size large: write C and the width"),
-        ("--genotype none.json", "--genotype none.json: there is no such file"),
+        ("--genotype none.json", "--genotype none.json: file not found"),
     ],
 )
 def test_bad_input_is_one_sentence(flags: str, words: str, genotype: Path, capsys: pytest.CaptureFixture[str]):
