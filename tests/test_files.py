@@ -74,7 +74,7 @@ def test_libraries_are_not_loaded_from_where_others_may_write(kernels: object, t
         load_kernels(folder)
     library.chmod(0o700)
     folder.chmod(0o777)
-    with pytest.raises(ValueError, match=r"other users may write to .*kernels and so"):
+    with pytest.raises(ValueError, match=r"other users may write to .*kernels and could"):
         load_kernels(folder)
     with pytest.raises(ValueError, match="other users"):
         check_not_shared(folder)

@@ -198,9 +198,9 @@ class Config(BaseModel):
     ) -> Config:
         """Return a copy with the networks of a genotype; networks that it does not contain are unchanged.
 
-        hidden: channels of the encodings, for all or by direction; None: the genotype's, or those of the generators
-        match: choose the width so that the generators together have the bytes of two ResNet-9 of this width ("C64"),
-            or of two generators of this configuration
+        `hidden`: channels of the encodings, for all or by direction; None: the genotype's, or those of the generators.
+        `match`: choose the width so that the generators together have the bytes of two ResNet-9 of this width ("C64"),
+        or of two generators of this configuration.
         """
         directions: list[Direction] = [name for name in self.method.directions if name in genotype.generators]
         first, last = directions[0], directions[-1]

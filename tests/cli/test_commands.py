@@ -230,7 +230,7 @@ def test_help_of_train_is_one_screen_and_leads_to_the_rest(
     assert "--optimizer.lr" not in schedule
     everything = " ".join(" ".join(_help(capsys, "train", "--help-all")).split())
     assert "--generator.channels INT" in everything
-    assert "Residual blocks of a resnet: 9 from 256 pixels on" in everything
+    assert "Number of residual blocks of a resnet" in everything
     assert "--start" in everything
 
 

@@ -142,7 +142,7 @@ def test_training_ends_well_without_room_for_the_page(disk, flags, velogan, same
     code, said = velogan(flags(run))
     assert code == 0, said
     assert "report.html cannot be written (No space left on device" in said
-    assert "done: 6 images seen" in said
+    assert "done: trained on 6 images" in said
     assert [one.name for one in run.glob("*report*")] == ["report.html"]  # of an earlier checkpoint
     assert same(run)
     disk.free()
@@ -165,7 +165,7 @@ def test_a_full_cache_says_which_folder_and_leaves_nothing_behind(
     assert code == 1
     assert "No space left on device while" in said
     assert str(cache) in said
-    assert "choose another folder" in said
+    assert "name another folder" in said
     assert not [path for path in cache.rglob("*") if path.is_file()]
     disk.free()
     assert velogan(command)[0] == 0

@@ -108,7 +108,7 @@ def test_a_file_becomes_one_direction_that_is_evaluated(tmp_path: Path, say: Say
     (run / "config.yaml").write_text(write_yaml(config))
     code, _, err = say("evaluate", run, "--features", "none")
     assert code == 2
-    assert "knows no pictures to judge them on: give --data" in err
+    assert "no data to score them on; set --data" in err
     code, result, err = say("evaluate", run, "--features", "none", "--data", "apples2oranges", "--fp32")
     assert code == 0, err
     assert {score["direction"] for score in result["scores"]} == {"a2b"}

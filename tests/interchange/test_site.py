@@ -87,5 +87,5 @@ def test_what_a_browser_cannot_show_and_a_wrong_package_are_refused(tmp_path: Pa
     with pytest.raises(ValueError, match="reads values from -160 to 240"):
         site.check_for_browsers(scan)
     (tmp_path / "other.tgz").write_bytes(b"other")
-    with pytest.raises(ValueError, match=r"onnxruntime=.*other\.tgz is not onnxruntime-web-1\.30\.0\.tgz"):
+    with pytest.raises(ValueError, match=r"onnxruntime=.*other\.tgz is not npm's onnxruntime-web-1\.30\.0\.tgz"):
         site.fetch_runtime(tmp_path / "other.tgz")

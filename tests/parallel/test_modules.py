@@ -228,4 +228,4 @@ def test_the_flag_asks_for_an_exchange_every_five_steps(capsys: pytest.CaptureFi
     assert every("--modules") == "5 images"
     assert every("--modules", "--train.exchange-every", "50i") == "50 images"
     assert main(["train", "onepair", "--data", "d", "--address", "auto"]) == 2
-    assert "--address auto is of a Ray for nodes: add --modules" in capsys.readouterr().err
+    assert "--address auto has no effect without --modules" in capsys.readouterr().err

@@ -70,7 +70,7 @@ def test_a_picture_in_tiles_comes_without_a_map_of_uncertainty_and_says_why():
         found = server.translate(png(size=(48, 48), value=90), uncertainty="true").json()
     assert found["picture"]
     assert found["uncertainty"] is None
-    assert "needs the whole picture" in found["no_uncertainty"]
+    assert "needs the complete picture" in found["no_uncertainty"]
 
 
 def _files() -> dict[str, bytes]:

@@ -64,7 +64,7 @@ def test_it_serves_until_it_is_stopped(
         (["RUN", "--waiting", "0"], "give numbers above 0"),
         (["RUN", "--seconds", "nan"], "give numbers above 0"),
         (["RUN", "--token", "short"], "--token: give at least 16 letters"),
-        (["RUN", "--tile", "-3"], "tile=-3 is no side"),
+        (["RUN", "--tile", "-3"], "tile=-3: not a side in pixels"),
     ],
 )
 def test_bad_input_is_one_sentence(words: list[str], message: str, run: Path, capsys: pytest.CaptureFixture[str]):

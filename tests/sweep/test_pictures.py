@@ -77,7 +77,7 @@ def test_a_run_without_held_out_pictures_shows_its_samples(trained: Make, tmp_pa
     facts |= {"verdicts": {}, "best": None, "curves": {}, "pictures": made, "nothing": None}
     rest = {"seed": 0, "reason": "", "images": 2, "seconds": 1.0, "settings": {"a": 1}, "score": None}
     page = write_sweep_page(facts | {"trials": [found["trials"][0] | rest]}, tmp_path / "sweep.html").read_text()
-    assert "these are samples of its training" in page
+    assert "these are samples of the training" in page
     assert page.count("data:image/webp") == 2
 
 

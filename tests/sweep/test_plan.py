@@ -98,7 +98,7 @@ def test_trials_are_scored_at_equal_shares_unless_a_flag_says() -> None:
         ("optimizer.lr=0.1", {"search": "random"}, "--trials"),
         ("optimizer.lr=0.1", {"trials": 3}, "--search random"),
         ("optimizer.lr=0.1", {"images": None}, "--minutes or --images"),
-        ("optimizer.lr=0.1", {"metric": "loss/generator/total"}, "held-out"),
+        ("optimizer.lr=0.1", {"metric": "loss/generator/total"}, "unknown metric"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(vary: str, changes: dict[str, Any], said: str) -> None:

@@ -78,7 +78,7 @@ def test_a_dry_run_looks_at_the_pictures(tmp_path: Path, capsys: pytest.CaptureF
     assert found["networks"]["D_A"] - found["networks"]["D_B"] == 3 * 4 * 4 * 64  # the weights of its first layer
     assert (timed[0].data.channels_a, timed[0].data.channels_b) == (1, 4)
     assert main([*words, "--data.labels-a", str(tmp_path / "grey")]) == 0
-    assert "the estimate takes 19 classes" in capsys.readouterr().err
+    assert "the estimate assumes 19 classes" in capsys.readouterr().err
     assert main([*words, "--data.channels-a", "3"]) == 0
     assert "A (grey): 2 pictures for training, 0 held out, 0 for test; 3 channels" in capsys.readouterr().out
     for file in (tmp_path / "four").iterdir():

@@ -101,7 +101,7 @@ def _translate_hub_errors(name: str) -> Iterator[Any]:
     messages = {
         errors.GatedRepoError: "access requires the owner's approval: request it on the model's page, then log in with "
         "`hf auth login`",
-        errors.RepositoryNotFoundError: "not networks, or private: check the name, or log in with `hf auth login`",
+        errors.RepositoryNotFoundError: "not found, or private: check the name, or log in with `hf auth login`",
         errors.RevisionNotFoundError: "there is no such revision: choose another or remove it",
         errors.HFValidationError: "this is not a valid model name: write OWNER/NAME",
     }
