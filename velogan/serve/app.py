@@ -92,6 +92,7 @@ async def translate(
                 raise HTTPException(400, "the connection was closed")
     finally:
         task.cancel()
+        await asyncio.wait({task})  # so that the work is told before the client is answered
     translated = task.result()
     if form.answer == "json":
         return translated
