@@ -35,7 +35,7 @@ def curve(mode: str, *, steps: int) -> dict[str, Any]:
     )
     config = config.model_copy(update={"engine": decide(config)[0]})
     with Display() as display:
-        trainer = build_trainer(config, open_data(config.data, task=display.task, say=display.say))
+        trainer = build_trainer(config, open_data(config.data, task=display.task, print_line=display.print_line))
     length = parse_length(config.train.length, epoch=trainer.epoch)
     images: list[int] = []
     loss: list[float] = []

@@ -91,16 +91,16 @@ def measure_epochs(configs: Mapping[str, Config], *, fraction: float, display: D
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"--fraction {fraction}: give a share of an epoch, more than 0 and at most 1")
-    data = open_data(next(iter(configs.values())).data, task=display.task, say=display.say)
+    data = open_data(next(iter(configs.values())).data, task=display.task, print_line=display.print_line)
     entrants = {name: Entrant(config, data) for name, config in configs.items()}
     epoch = max(one.trainer.epoch for one in entrants.values())
     for name, one in entrants.items():
-        display.say(f"{name}: warming up")
+        display.print_line(f"{name}: warming up")
         one.take_turn()
     while any(one.images < fraction * epoch for one in entrants.values()):
         for one in entrants.values():
             one.turns.append(one.take_turn())
-        display.say(", ".join(f"{name} {one.images} of {epoch}" for name, one in entrants.items()))
+        display.print_line(", ".join(f"{name} {one.images} of {epoch}" for name, one in entrants.items()))
     cyclegan = entrants["cyclegan"].minutes_of_epoch
     return {
         "machine": machine(next(iter(entrants.values())).trainer.device),

@@ -194,7 +194,7 @@ def fast(asked: Asked) -> Found:
         if asked.tiny:
             config = config.change(discriminator={"network": "basic", "channels": 4}, generator={"channels": 4})
         engine = {"mode": "eager"} if asked.tiny else NATIVE
-        one = Contestant(f"fast at {side}", config, engine=engine, say=print)
+        one = Contestant(f"fast at {side}", config, engine=engine, print_line=print)
         warm_up(one.device)
         one.warm_up()
         seconds = statistics.median(one.timed(one.run) for _ in range(1 if asked.tiny else 4))
@@ -378,7 +378,7 @@ def _bench(asked: Asked, cases: Mapping[tuple[str, int], tuple[str, ...]]) -> Fo
         }
         for (network, batch), named in list(cases.items())[: 1 if asked.tiny else None]
     }
-    found = bench(plan, rounds=1 if asked.tiny else 4, seconds=asked.left - 20, say=print)
+    found = bench(plan, rounds=1 if asked.tiny else 4, seconds=asked.left - 20, print_line=print)
     lines = [
         (
             f"{row['network']}, batch {row['batch_size']}",

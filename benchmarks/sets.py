@@ -107,7 +107,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 def compare(trainings: Sequence[Training], asked: argparse.Namespace, display: Display) -> int:
     """Train what is left, score all, write tables and page, and return the exit code."""
-    reasons = train_all(trainings, parallel=asked.parallel, say=display.say)
+    reasons = train_all(trainings, parallel=asked.parallel, print_line=display.print_line)
     runs = [_scored(training, reasons[training], asked, display) for training in trainings]
     tables = tabled(runs)
     names = list(dict.fromkeys(training.of for training in trainings))
@@ -116,7 +116,7 @@ def compare(trainings: Sequence[Training], asked: argparse.Namespace, display: D
     drawn = drawing(tables.get("closed", {}))
     write_text(asked.out / "sets.svg", drawn)
     write_text(asked.out / "sets.html", page(tables, pictures, runs, drawn=drawn, command=sys.argv))
-    display.say(f"page: {asked.out / 'sets.html'}")
+    display.print_line(f"page: {asked.out / 'sets.html'}")
     print("\n".join(markdown(tables)))
     return 1 if any(one["reason"] for one in runs) else 0
 
@@ -310,7 +310,7 @@ def _pictures(runs: Sequence[Mapping[str, Any]], name: str, display: Display) ->
     trials = [{"status": "done", "score": one["seed"], "setting": one["recipe"], "run": one["run"]} for one in mine]
     found = {"better": "lower", "trials": trials, "verdicts": {one["recipe"]: {} for one in mine}}
     note = "Pictures that none of these runs was trained on, by the checkpoint that translate takes of seed 0."
-    return build_image_strips(held_out_pictures(found, checkpoint=None, say=display.say), note)
+    return build_image_strips(held_out_pictures(found, checkpoint=None, print_line=display.print_line), note)
 
 
 def page(

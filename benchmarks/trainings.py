@@ -31,7 +31,9 @@ class Training:
         return self.runs / f"preset={self.name},seed={self.seed}"
 
 
-def train_all(trainings: Sequence[Training], *, parallel: int, say: Callable[[str], None]) -> dict[Training, str]:
+def train_all(
+    trainings: Sequence[Training], *, parallel: int, print_line: Callable[[str], None]
+) -> dict[Training, str]:
     """Train, `parallel` at a time, and return the reason of each that failed; else it is empty."""
     cores = max(1, len(os.sched_getaffinity(0)) // parallel)
 
@@ -59,7 +61,7 @@ def train_all(trainings: Sequence[Training], *, parallel: int, say: Callable[[st
             code = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=stream, env=env, check=False).returncode
         lines = log.read_text(encoding="utf-8").strip().splitlines()
         reason = "" if code == 0 else (lines[-1] if lines else f"exit code {code}")
-        say(f"{training.of}, {training.name}, seed {training.seed}: {reason or 'done'}")
+        print_line(f"{training.of}, {training.name}, seed {training.seed}: {reason or 'done'}")
         return reason
 
     with ThreadPoolExecutor(parallel) as pool:

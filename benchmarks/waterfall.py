@@ -124,6 +124,8 @@ def _ms(value: float) -> str:
 
 if __name__ == "__main__":
     only, target = sys.argv[1:]
-    found = bench(chain(only, device=resolve_device("auto")), rounds=3, say=lambda text: print(text, file=sys.stderr))
+    found = bench(
+        chain(only, device=resolve_device("auto")), rounds=3, print_line=lambda text: print(text, file=sys.stderr)
+    )
     Path(target).write_text(draw(found))
     print(json.dumps(found))

@@ -168,7 +168,7 @@ class Model:
         return self.translator.device
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The header of its weights file: network, pixel formats, images seen."""
         return dict(self.translator.header)
 

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(f"--rounds {asked.rounds} --minutes {asked.minutes:g}: give numbers above 0")
     try:
         plan = make_plan(asked.only, everything=asked.all, device=resolve_device("auto"))
-        result = bench(plan, rounds=asked.rounds, seconds=60 * asked.minutes, say=_print_progress)
+        result = bench(plan, rounds=asked.rounds, seconds=60 * asked.minutes, print_line=_print_progress)
     except ValueError as error:
         parser.error(str(error))
     console = Console(stderr=asked.json)

@@ -40,7 +40,7 @@ class Contestant:
         *,
         engine: Mapping[str, Any],
         feed: Feed | None = None,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
     ):
         self.name = name
         self.number, self.repeats = 0, 1
@@ -48,7 +48,7 @@ class Contestant:
         self.data_seconds: list[float] = []
         self._started = time.perf_counter()
         self.engine, _ = decide(config.change(engine=engine))
-        say(f"{name}: {_described(self.engine.model_dump())}")
+        print_line(f"{name}: {_described(self.engine.model_dump())}")
         torch.set_num_threads(self.engine.threads or 1)
         self.device = resolve_device(self.engine.device)
         self._before = self._allocated(reset=True)

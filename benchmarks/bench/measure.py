@@ -37,7 +37,7 @@ LeaveOut = Callable[[Case, str, Exception], None]
 Contestants = dict[tuple[Case, str], Contestant]
 
 
-def bench(plan: Plan, *, rounds: int, say: Say, seconds: float = math.inf) -> dict[str, Any]:
+def bench(plan: Plan, *, rounds: int, print_line: Say, seconds: float = math.inf) -> dict[str, Any]:
     """Measures every way of every case of `plan`, in about so many `seconds` at most.
 
     A roofline has `ms`, the step's convolutions alone, on CUDA inside a graph; and `arithmetic_ms`, as long as their
@@ -61,11 +61,11 @@ def bench(plan: Plan, *, rounds: int, say: Say, seconds: float = math.inf) -> di
     groups = [list(cases) for _, cases in itertools.groupby(plan, key=lambda case: case.setting)]
     with tempfile.TemporaryDirectory(prefix="velogan-bench-") as folder:
         for number, cases in enumerate(groups, start=1):
-            say(f"{cases[0].setting} ({number} of {len(groups)})")
+            print_line(f"{cases[0].setting} ({number} of {len(groups)})")
             group = {case: plan[case] for case in cases}
             now = time.monotonic()
             until = now + (ends - now) / (len(groups) - number + 1)
-            _measure(group, rounds=rounds, until=until, folder=Path(folder), found=found, say=say)
+            _measure(group, rounds=rounds, until=until, folder=Path(folder), found=found, print_line=print_line)
     for roofline in found["rooflines"]:
         roofline["arithmetic_ms"] = roofline["ms"] * roofline["tflops"] / matmul
     if not found["rows"]:
@@ -80,14 +80,14 @@ def warm_up(device: torch.device) -> None:
 
 
 def _measure(
-    group: Plan, *, rounds: int, until: float, folder: Path, found: dict[str, list[dict[str, Any]]], say: Say
+    group: Plan, *, rounds: int, until: float, folder: Path, found: dict[str, list[dict[str, Any]]], print_line: Say
 ) -> None:
     """Adds to `found` the rows, rooflines and left-out ways of all cases of one setting, `until` the time is up."""
     device = resolve_device("auto")
 
     def leave_out(case: Case, way: str, error: Exception) -> None:
         reason = str(error).splitlines()[0]
-        say(f"left out: {case.method}, {way}: {reason}")
+        print_line(f"left out: {case.method}, {way}: {reason}")
         found["left_out"].append({"mode": way, **vars(case), "reason": reason})
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -98,9 +98,11 @@ def _measure(
         now = time.monotonic()
         half = now + (until - now) / 2
         first = not found["rows"]
-        contestants = dict(_enter(group, data, pictures, first=first, until=half, leave_out=leave_out, say=say))
+        contestants = dict(
+            _enter(group, data, pictures, first=first, until=half, leave_out=leave_out, print_line=print_line)
+        )
         calls = {case: _convolutions(case, contestants) for case in group if any(case == one for one, _ in contestants)}
-        rooflines = _compete(contestants, calls, rounds=rounds, until=until, leave_out=leave_out, say=say)
+        rooflines = _compete(contestants, calls, rounds=rounds, until=until, leave_out=leave_out, print_line=print_line)
         for one in contestants.values():
             one.look()
     for case, seconds in rooflines.items():
@@ -112,7 +114,7 @@ def _measure(
 
 
 def _enter(
-    group: Plan, data: Data, pictures: Feed, *, first: bool, until: float, leave_out: LeaveOut, say: Say
+    group: Plan, data: Data, pictures: Feed, *, first: bool, until: float, leave_out: LeaveOut, print_line: Say
 ) -> Iterator[tuple[tuple[Case, str], Contestant]]:
     """The ways that can run here, warmed up `until` the time is up; at least one where it is the `first` of all."""
     for case, ways in group.items():
@@ -122,13 +124,13 @@ def _enter(
         except ValueError as error:
             leave_out(case, "all", error)
             continue
-        say(case.method)
+        print_line(case.method)
         for way, engine in ways.items():
             if time.monotonic() > until and not first:
                 leave_out(case, way, TimeoutError("there was no time left for it: give more --minutes"))
                 continue
             try:
-                one = Contestant(way, case.config, engine=engine, feed=pictures, say=say)
+                one = Contestant(way, case.config, engine=engine, feed=pictures, print_line=print_line)
                 one.warm_up()
                 first = False
                 yield (case, way), one
@@ -143,7 +145,7 @@ def _compete(
     rounds: int,
     until: float,
     leave_out: LeaveOut,
-    say: Say,
+    print_line: Say,
 ) -> dict[Case, list[float]]:
     """Times all contestants in turns, sorted by way, `until` the time is up, but once. Returns the roofline seconds of
     each case by round.
@@ -157,9 +159,9 @@ def _compete(
     for number in range(rounds):
         now = time.monotonic()
         if number and now + (now - began) / number > until:
-            say(f"the time is up: {number} of {rounds} rounds")
+            print_line(f"the time is up: {number} of {rounds} rounds")
             break
-        say(f"round {number + 1} of {rounds}")
+        print_line(f"round {number + 1} of {rounds}")
         for case, way in sorted(contestants, key=lambda entry: ways.index(entry[1])):
             try:
                 contestants[case, way].take_turn(data_first=number % 2 == 1)
@@ -176,7 +178,7 @@ def _convolutions(case: Case, contestants: Contestants) -> Counter[Convolution]:
     """The convolutions of the eager step; it is built here if it is not among the contestants."""
     eager = contestants.get((case, "eager"))
     if eager is None:
-        eager = Contestant("eager", case.config, engine={"mode": "eager"}, say=lambda line: None)
+        eager = Contestant("eager", case.config, engine={"mode": "eager"}, print_line=lambda line: None)
     calls = record_convolutions(eager.run)
     synchronise(eager.device)
     return calls

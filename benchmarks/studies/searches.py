@@ -56,7 +56,7 @@ def main() -> int:
                 for seed, base in bases.items()
                 for search in study["searches"]
             ]
-            for search, reason in train_all(searches, parallel=asked.parallel, say=display.say).items():
+            for search, reason in train_all(searches, parallel=asked.parallel, print_line=display.print_line).items():
                 if reason:
                     raise SystemExit(f"{search.run}: {reason}")
             trainings += [

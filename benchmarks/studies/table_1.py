@@ -47,7 +47,9 @@ def measured(rounds: int, cases: tuple[Case, ...] | None = None) -> list[dict[st
     rows = []
     for case in cases:
         ways = WAYS if cuda else CPU_WAYS
-        contestants = {name: Contestant(name, case.config, engine=engine, say=print) for name, engine in ways.items()}
+        contestants = {
+            name: Contestant(name, case.config, engine=engine, print_line=print) for name, engine in ways.items()
+        }
         seconds: dict[str, list[float]] = {name: [] for name in contestants}
         for number in range(rounds + 1):
             for name, one in contestants.items():

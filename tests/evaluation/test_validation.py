@@ -36,7 +36,7 @@ from velogan.translate.model import load_translator
 def _train(config: Config, run: Path, said: list[str] | None = None) -> Result:
     with Display() as display:
         if said is not None:
-            display.say = lambda text: said.append(text)
+            display.print_line = lambda text: said.append(text)
         return train(config, run, display=display, origin={"preset": "test", "command": "test"})
 
 

@@ -79,7 +79,7 @@ def test_a_saved_folder_is_a_model_of_all_directions(tmp_path: Path, monkeypatch
         saved = velogan.Model.from_pretrained(tmp_path / "out", direction=way, fp32=True)
         first = velogan.load(run, direction=way, fp32=True)
         assert np.array_equal(saved.translate(_photo()), first.translate(_photo()))
-        assert saved.facts["weights"] == "ema"
+        assert saved.metadata["weights"] == "ema"
     again = velogan.Model.from_pretrained(str(tmp_path / "out"), fp32=True)
     again.save_pretrained(tmp_path / "out")  # onto itself
     velogan.load(tmp_path / "out/G_B.safetensors", fp32=True).save_pretrained(tmp_path / "one")

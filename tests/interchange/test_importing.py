@@ -31,7 +31,7 @@ Say = Callable[..., tuple[int, dict[str, Any], str]]
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
+def print_line(capsys: pytest.CaptureFixture[str]) -> Say:
     """Runs a command with --json: exit code, result, standard error."""
 
     def run(*argv: object) -> tuple[int, dict[str, Any], str]:
@@ -64,9 +64,9 @@ TINY = ["--data.render-count", "4", "--data.render-test", "2", "--image-size", "
 TINY += ["--train.samples", "0", "--train.tensorboard", "false", "--engine.mode", "eager", "--engine.precision", "fp32"]
 
 
-def test_a_folder_becomes_a_run_that_translates_and_trains_on(tmp_path: Path, say: Say):
+def test_a_folder_becomes_a_run_that_translates_and_trains_on(tmp_path: Path, print_line: Say):
     nets, run = _folder(tmp_path / "theirs"), tmp_path / "run"
-    code, told, _ = say("import", tmp_path / "theirs", run)
+    code, told, _ = print_line("import", tmp_path / "theirs", run)
     assert code == 0
     assert told["run"] == str(run)
     assert [one["role"] for one in told["networks"]] == ["D_A", "D_B", "G_A", "G_B"]
@@ -74,55 +74,55 @@ def test_a_folder_becomes_a_run_that_translates_and_trains_on(tmp_path: Path, sa
     images = torch.rand(1, 3, 32, 32) * 2 - 1
     for way, role in (("a2b", "G_A"), ("b2a", "G_B")):
         assert torch.equal(load_translator(run, direction=way)(images), nets[role](images))  # pyright: ignore
-    assert say("import", tmp_path / "theirs", run)[0] == 2
+    assert print_line("import", tmp_path / "theirs", run)[0] == 2
 
     train = ["train", "--config", run, "--data", "apples2oranges", "--out", run, *TINY]
-    code, result, err = say(*train, "--images", "1", "--optimizer.lr", "1e-12")
+    code, result, err = print_line(*train, "--images", "1", "--optimizer.lr", "1e-12")
     assert code == 0, err
     assert "the run starts with D_A, D_B, G_A, G_B of" in err
     for role in nets:
         for name, value in _weights(run, role).items():
             torch.testing.assert_close(value, nets[role].state_dict()[name.replace("model", "net", role == "D_B")])
     torch.testing.assert_close(_weights(run, "G_B.ema")["model.1.weight"], nets["G_B"].state_dict()["model.1.weight"])
-    code, result, err = say(*train, "--images", "2", "--optimizer.lr", "1e-12")
+    code, result, err = print_line(*train, "--images", "2", "--optimizer.lr", "1e-12")
     assert (code, result["images_seen"]) == (0, 2), err
     assert "continuing" in err
     assert "starts with" not in err
 
 
-def test_a_file_of_a_trainer_that_wraps_its_weights_is_read(tmp_path: Path, say: Say):
+def test_a_file_of_a_trainer_that_wraps_its_weights_is_read(tmp_path: Path, print_line: Say):
     net = theirs.trained(theirs.Resnet(blocks=1, width=4), 0)
     torch.save({"state_dict": net.state_dict(), "epoch": 3}, tmp_path / "net.pth")
-    code, result, _ = say("import", tmp_path / "net.pth", tmp_path / "run")
+    code, result, _ = print_line("import", tmp_path / "net.pth", tmp_path / "run")
     assert code == 0
     assert [one["role"] for one in result["networks"]] == ["G_A"]
 
 
-def test_a_file_becomes_one_direction_that_is_evaluated(tmp_path: Path, say: Say):
+def test_a_file_becomes_one_direction_that_is_evaluated(tmp_path: Path, print_line: Say):
     net = theirs.trained(theirs.Resnet(blocks=1, norm="old instance"))
     state = {f"module.{name}": value for name, value in net.state_dict().items()}
     torch.save(state, tmp_path / "horse2zebra_net_G_B.pth")
     run = tmp_path / "run"
-    assert say("import", tmp_path / "horse2zebra_net_G_B.pth", run)[1]["networks"][0]["role"] == "G_A"
+    assert print_line("import", tmp_path / "horse2zebra_net_G_B.pth", run)[1]["networks"][0]["role"] == "G_A"
     config = read_config(run).change(data={"render_count": 4, "render_test": 2, "crop_size": 32})
     (run / "config.yaml").write_text(write_yaml(config))
-    code, _, err = say("evaluate", run, "--features", "none")
+    code, _, err = print_line("evaluate", run, "--features", "none")
     assert code == 2
     assert "no data to score them on; set --data" in err
-    code, result, err = say("evaluate", run, "--features", "none", "--data", "apples2oranges", "--fp32")
+    code, result, err = print_line("evaluate", run, "--features", "none", "--data", "apples2oranges", "--fp32")
     assert code == 0, err
     assert {score["direction"] for score in result["scores"]} == {"a2b"}
     assert (run / "report.html").is_file()
 
 
-def test_a_folder_of_cut_becomes_one_direction_that_translates_and_is_exported(tmp_path: Path, say: Say):
+def test_a_folder_of_cut_becomes_one_direction_that_translates_and_is_exported(tmp_path: Path, print_line: Say):
     cut, run = tmp_path / "grumpycat_CUT", tmp_path / "run"
     cut.mkdir()
     net = theirs.trained(theirs.Resnet(blocks=1, blur=("down", "up")))
     perceptrons = {"mlp_0.0.weight": torch.zeros(4, 3)}
     for role, state in (("G", net.state_dict()), ("D", theirs.Patch(blur=True).state_dict()), ("F", perceptrons)):
         torch.save(state, cut / f"latest_net_{role}.pth")
-    code, told, err = say("import", cut, run)
+    code, told, err = print_line("import", cut, run)
     assert code == 0, err
     assert [(one["role"], "anti-aliased" in one["network"]) for one in told["networks"]] == [
         ("D_A", True),
@@ -131,12 +131,12 @@ def test_a_folder_of_cut_becomes_one_direction_that_translates_and_is_exported(t
     images = torch.rand(1, 3, 36, 36) * 2 - 1
     assert list(models := load_all(run)) == ["a2b"]  # what velogan serve serves
     assert torch.equal(models["a2b"](images), net(images))
-    assert say("export", run, tmp_path / "back", "--format", "reference")[0] == 0
+    assert print_line("export", run, tmp_path / "back", "--format", "reference")[0] == 0
     (file,) = (tmp_path / "back").glob("latest_net_G.pth")
     assert all(
         torch.equal(value, net.state_dict()[name]) for name, value in torch.load(file, weights_only=True).items()
     )
-    assert say("export", run, tmp_path / "net.pt2", "--format", "torch")[0] == 0
+    assert print_line("export", run, tmp_path / "net.pt2", "--format", "torch")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -149,14 +149,14 @@ def test_a_folder_of_cut_becomes_one_direction_that_translates_and_is_exported(t
     ids=["resnet", "cut", "unet"],
 )
 def test_batch_norm_takes_the_statistics_of_each_picture_where_asked(
-    make: Callable[[], nn.Module], side: int, tmp_path: Path, say: Say
+    make: Callable[[], nn.Module], side: int, tmp_path: Path, print_line: Say
 ):
     net = theirs.trained(make())
     torch.save(net.state_dict(), tmp_path / "net.pth")
     for layer in net.modules():
         layer.train(isinstance(layer, nn.BatchNorm2d))  # as test.py without --eval, but for dropout
-    assert say("import", tmp_path / "net.pth", tmp_path / "trained")[0] == 0
-    assert say("import", tmp_path / "net.pth", tmp_path / "run", "--picture-statistics")[0] == 0
+    assert print_line("import", tmp_path / "net.pth", tmp_path / "trained")[0] == 0
+    assert print_line("import", tmp_path / "net.pth", tmp_path / "run", "--picture-statistics")[0] == 0
     images = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0)) * 2 - 1
     images[1] *= 0.1
     with torch.no_grad():
@@ -171,33 +171,33 @@ def test_batch_norm_takes_the_statistics_of_each_picture_where_asked(
         return
     runtime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
-    assert say("export", tmp_path / "run", tmp_path / "net.onnx", "--format", "onnx")[0] == 0
+    assert print_line("export", tmp_path / "run", tmp_path / "net.onnx", "--format", "onnx")[0] == 0
     session = runtime.InferenceSession(str(tmp_path / "net.onnx"), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"image": images.numpy()})
     assert (torch.from_numpy(found) - exact).abs().max() < 2 * rounding
 
 
-def test_the_statistics_of_each_picture_are_refused_where_norms_take_them_anyway(tmp_path: Path, say: Say):
+def test_the_statistics_of_each_picture_are_refused_where_norms_take_them_anyway(tmp_path: Path, print_line: Say):
     torch.save(theirs.Resnet(blocks=1).state_dict(), tmp_path / "net.pth")
-    code, _, err = say("import", tmp_path / "net.pth", tmp_path / "run", "--picture-statistics")
+    code, _, err = print_line("import", tmp_path / "net.pth", tmp_path / "run", "--picture-statistics")
     assert code == 2
     assert "is for generators with batch norm, and" in err
     assert "has norm instance: remove it" in err
     assert not (tmp_path / "run").exists()
 
 
-def test_a_discriminator_alone_is_no_run(tmp_path: Path, say: Say):
+def test_a_discriminator_alone_is_no_run(tmp_path: Path, print_line: Say):
     torch.save(theirs.Patch().state_dict(), tmp_path / "d.pth")
-    code, _, err = say("import", tmp_path / "d.pth", tmp_path / "run")
+    code, _, err = print_line("import", tmp_path / "d.pth", tmp_path / "run")
     assert code == 2
     assert "contains only discriminators" in err
 
 
-def test_a_run_begins_with_what_fits(tmp_path: Path, say: Say, tiny_config: Callable[..., Config]):
+def test_a_run_begins_with_what_fits(tmp_path: Path, print_line: Say, tiny_config: Callable[..., Config]):
     nets = _folder(tmp_path / "theirs")
     small = ["--generator.channels", "4", "--generator.blocks", "1", "--generator-b", "blocks=2"]
     small += ["--discriminator.channels", "8", "--optimizer.lr", "1e-12", "--images", "1"]
-    code, _, err = say(
+    code, _, err = print_line(
         "train",
         "cyclegan",
         *TINY,
@@ -218,13 +218,13 @@ def test_a_run_begins_with_what_fits(tmp_path: Path, say: Say, tiny_config: Call
 
     onepair = ["train", "onepair", *TINY, "--generator.channels", "4", "--generator.blocks", "1", "--images", "1"]
     onepair += ["--optimizer.lr", "1e-12", "--data", "apples2oranges"]
-    code, _, err = say(*onepair, "--start", tmp_path / "run", "--out", tmp_path / "one")
+    code, _, err = print_line(*onepair, "--start", tmp_path / "run", "--out", tmp_path / "one")
     assert code == 0, err
     torch.testing.assert_close(
         _weights(tmp_path / "one", "G_A")["model.1.weight"], nets["G_A"].state_dict()["model.1.weight"]
     )
 
-    code, _, err = say(*onepair, "--start", tmp_path / "none", "--out", tmp_path / "other")
+    code, _, err = print_line(*onepair, "--start", tmp_path / "none", "--out", tmp_path / "other")
     assert code == 2
     assert f"train.start (--start): {tmp_path / 'none'} does not exist" in err
     for flags, message in (
@@ -235,7 +235,7 @@ def test_a_run_begins_with_what_fits(tmp_path: Path, say: Say, tiny_config: Call
     ):
         fine = ["--generator.blocks", "1", "--generator-b", "blocks=2", *flags]
         start = ["--start", tmp_path / "theirs" / "latest_net_G_A.pth"]
-        code, _, err = say(
+        code, _, err = print_line(
             "train", "cyclegan", *TINY, *fine, *start, "--data", "apples2oranges", "--out", tmp_path / "other"
         )
         assert code == 2

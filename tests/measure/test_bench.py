@@ -122,7 +122,7 @@ def test_every_case_builds():
 def test_rows_hold_what_they_say(tiny: Case):
     ways = {mode: {"mode": mode} for mode in ("reference", "eager", "graph")}
     lines: list[str] = []
-    result = bench({tiny: ways}, rounds=2, say=lines.append)
+    result = bench({tiny: ways}, rounds=2, print_line=lines.append)
     assert [row["mode"] for row in result["rows"]] == ["reference", "eager"]
     for row in result["rows"]:
         assert {name: row[name] for name in vars(tiny)} == vars(tiny)
@@ -171,7 +171,7 @@ def test_methods_take_turns_and_each_has_its_own_roofline(tiny: Case, monkeypatc
     monkeypatch.setattr(Contestant, "take_turn", noted)
     reference, eager = ({mode: {"mode": mode}} for mode in ("reference", "eager"))
     other = replace(tiny, method="onepair")
-    result = bench({tiny: reference | eager, other: reference}, rounds=2, say=quiet)
+    result = bench({tiny: reference | eager, other: reference}, rounds=2, print_line=quiet)
     assert turns == 2 * ["cyclegan reference", "onepair reference", "cyclegan eager"]
     rows = {(row["method"], row["mode"]): row for row in result["rows"]}
     assert list(rows) == [("cyclegan", "reference"), ("cyclegan", "eager"), ("onepair", "reference")]
@@ -190,18 +190,18 @@ def test_methods_take_turns_and_each_has_its_own_roofline(tiny: Case, monkeypatc
 
 
 def test_without_cyclegan_there_is_no_ratio_to_it(tiny: Case):
-    result = bench({replace(tiny, method="onepair"): {"reference": {"mode": "reference"}}}, rounds=1, say=quiet)
+    result = bench({replace(tiny, method="onepair"): {"reference": {"mode": "reference"}}}, rounds=1, print_line=quiet)
     assert [row["ratio_to_cyclegan"] for row in result["rows"]] == [None]
 
 
 def test_what_cannot_be_measured_at_all_is_an_error_with_the_reason(tiny: Case):
     small = Case("resnet_9", "basic", 8, 1)
     with pytest.raises(ValueError, match=r"nothing can be measured here: .*8x8"):
-        bench({small: {"reference": {"mode": "reference"}}}, rounds=1, say=quiet)
+        bench({small: {"reference": {"mode": "reference"}}}, rounds=1, print_line=quiet)
 
 
 def contestant(config: Config, mode: str) -> Contestant:
-    one = Contestant(mode, config, engine={"mode": mode}, say=quiet)
+    one = Contestant(mode, config, engine={"mode": mode}, print_line=quiet)
     one.warm_up()
     one.look()
     return one
@@ -250,7 +250,7 @@ def test_both_feeds_go_through_the_same_step(tiny: Case):
     loader = PairLoader(black, white, tiny.config.data, seed=0, device="cpu")
     batch = {"A": torch.zeros(2, 32, 32, 3), "B": torch.ones(2, 32, 32, 3)}
     feed = Feed(loader, iter([batch]))
-    one = Contestant("reference", tiny.config, engine={"mode": "reference"}, feed=feed, say=quiet)
+    one = Contestant("reference", tiny.config, engine={"mode": "reference"}, feed=feed, print_line=quiet)
     assert one.step.prepare == {"train": loader.finish}  # pyright: ignore
     one.step = lambda batches, *, number: seen.append({**batches["train"], "number": number})  # pyright: ignore
     one.take_turn(data_first=True)
@@ -287,7 +287,7 @@ def test_the_time_leaves_out_rounds_first_and_then_cases(tiny: Case, monkeypatch
     def measured(seconds: float) -> tuple[list[str], int, list[str]]:
         nonlocal now, turns
         now, turns = 0.0, 0
-        found = bench(plan, rounds=3, seconds=seconds, say=quiet)
+        found = bench(plan, rounds=3, seconds=seconds, print_line=quiet)
         rows = [f"{row['method']} {row['mode']}" for row in found["rows"]]
         assert found["rooflines"][0]["rounds"] == turns / len(rows)
         assert all("give more --minutes" in left["reason"] for left in found["left_out"])
@@ -318,7 +318,7 @@ def test_wrong_words_are_named(words: list[str], wrong: str, capsys: pytest.Capt
 
 @pytest.mark.gpu
 def test_on_cuda_the_device_s_idle_time_is_a_share(tiny: Case):
-    result = bench(make_plan("eager", everything=False, device=CUDA), rounds=1, say=quiet)
+    result = bench(make_plan("eager", everything=False, device=CUDA), rounds=1, print_line=quiet)
     for row in result["rows"]:
         assert 0 <= row["host_idle_share"] < 1
         assert row["peak_memory_mb"] > 0

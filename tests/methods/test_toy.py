@@ -204,7 +204,7 @@ def test_the_halves_are_disjoint_cover_all_and_depend_on_the_seed(tiny_config: C
     config = tiny_config(method="toy", data={"render_count": 7, "validation": 0})
     config = config.model_copy(update={"engine": decide(config)[0]})
     with Display() as display:
-        data = open_data(config.data, task=display.task, say=display.say)
+        data = open_data(config.data, task=display.task, print_line=display.print_line)
     loaders = build_trainer(config, data).loaders
     seen = {}
     for split, loader in loaders.items():

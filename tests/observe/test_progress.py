@@ -57,7 +57,7 @@ def test_on_a_terminal_bars_are_drawn_and_lines_printed_above() -> None:
     shown, out, _ = display(terminal=True)
     with shown:
         shown.task("caching")(3, 10)
-        shown.say("picked [bf16]")
+        shown.print_line("picked [bf16]")
         shown.training(None).update(5, images_per_s=0.0, eta_s=None, losses={})
     text = out.getvalue()
     assert "caching" in text

@@ -179,7 +179,7 @@ def test_torchrun_restarts_after_a_kill_and_ends_as_if_unbroken(flags, unbroken:
     out, said = job.communicate()
     assert job.returncode == 0, said
     result = json.loads(out)
-    assert (result["images_seen"], result["ranks"], result["finished"]) == (24, 2, True)
+    assert (result["images_seen"], result["world_size"], result["finished"]) == (24, 2, True)
     assert digest(Path(result["checkpoint"])) == unbroken
 
 

@@ -62,6 +62,6 @@ def test_five_steps_of_two_ranks_are_those_of_one_with_their_batch(
     assert len(apart) < len(SEEDS), apart
 
     result = json.loads(said[0].splitlines()[-1])
-    assert command == "search" or result["ranks"] == 2
+    assert command == "search" or result["world_size"] == 2
     assert result["images_seen"] == images
     assert said[1] == ""

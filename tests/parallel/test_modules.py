@@ -88,8 +88,8 @@ def tiny(tiny_config: Callable[..., Config]) -> Callable[..., Config]:
 
 
 def trained(config: Config, folder: Path, start: Started = in_turn, said: list[str] | None = None) -> Result:
-    say = (said if said is not None else []).append
-    context = partial(train_on_nodes, modules=distributed_modules(config), start=start, say=say)
+    print_line = (said if said is not None else []).append
+    context = partial(train_on_nodes, modules=distributed_modules(config), start=start, print_line=print_line)
     with Display(quiet=True) as display:
         asked: Any = {} if config.train.exchange_every is None else {"training_context": context}
         return run.train(config, folder, display=display, origin={}, **asked)

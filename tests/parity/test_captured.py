@@ -151,7 +151,7 @@ def test_no_step_of_training_waits_for_the_device_or_takes_memory(tiny_config: C
     config = tiny_config(engine={"mode": "graph", "compile": "off", "device": "cuda"})
     config = config.model_copy(update={"engine": decide(config)[0]})
     with Display() as display:
-        trainer = build_trainer(config, open_data(config.data, task=display.task, say=display.say))
+        trainer = build_trainer(config, open_data(config.data, task=display.task, print_line=display.print_line))
     batches = trainer.loaders["train"].batches(0)
     for _ in range(EMA.EVERY):
         trainer._one_step({"train": next(batches)})

@@ -61,7 +61,7 @@ def test_translations_that_became_worse_than_they_were_are_told() -> None:
 
 
 def test_a_run_that_is_never_nearer_than_doing_nothing_says_so_at_its_end() -> None:
-    stats = [{**row, "validation/nothing": 0.15} for row in log("validation/distance", 0.3, 0.2, 0.16)]
+    stats = [{**row, "validation/unchanged_input": 0.15} for row in log("validation/distance", 0.3, 0.2, 0.16)]
     assert find_failures(stats) == []
     stats[-1]["ended"] = True
     (found,) = find_failures(stats)
@@ -102,10 +102,12 @@ def test_a_run_says_at_its_end_how_much_nearer_than_doing_nothing_it_came() -> N
     assert final_checkpoint_is_worse(bad)
     assert "are 70% closer" in (describe_improvement(bad) or "")  # by the best checkpoint, which translate uses
     assert describe_improvement([{**stats[-1], "validation/distance": 1.1}]) is None
-    assert describe_improvement([{**row, "validation/nothing": None} for row in stats]) is None
+    assert describe_improvement([{**row, "validation/unchanged_input": None} for row in stats]) is None
 
 
-NOTHING_IS_1 = dict.fromkeys(("validation/nothing", "validation/nothing_a2b", "validation/nothing_b2a"), 1.0)
+NOTHING_IS_1 = dict.fromkeys(
+    ("validation/unchanged_input", "validation/unchanged_input_a2b", "validation/unchanged_input_b2a"), 1.0
+)
 
 
 def test_unknown_signs_and_torn_rows_are_passed_over() -> None:

@@ -62,7 +62,9 @@ def test_without_a_figure_of_doing_nothing_the_most_telling_one_is_quoted(make_r
     assert verdict(alone, NAMES) == []
     assert result(read_run_data(make_run(scores=alone))) == ["lite1-KID: 0.500."]
     ended = {
-        f"validation/{name}{way}": value for way in ("", "_a2b") for name, value in (("distance", 3), ("nothing", 4))
+        f"validation/{name}{way}": value
+        for way in ("", "_a2b")
+        for name, value in (("distance", 3), ("unchanged_input", 4))
     }
     run = make_run("ended", scores=[])
     (run / "stats.jsonl").write_text(json.dumps({"images": 9, "ended": True, **ended}))

@@ -47,7 +47,7 @@ def trained(tiny_config: Callable[..., Config], tmp_path: Path) -> Make:
 
 def test_all_settings_translate_the_same_held_out_pictures(trained: Make) -> None:
     found = trained({"validation": 4}, {"validation": 2})
-    made = held_out_pictures(found, say=pytest.fail)
+    made = held_out_pictures(found, print_line=pytest.fail)
     assert [one["run"] for one in made.values()] == [one["run"] for one in found["trials"]]
     run = Path(found["trials"][1]["run"])
     data = read_config(run).data
@@ -70,7 +70,7 @@ def test_all_settings_translate_the_same_held_out_pictures(trained: Make) -> Non
 def test_a_run_without_held_out_pictures_shows_its_samples(trained: Make, tmp_path: Path) -> None:
     found = trained({"validation": 0})
     said: list[str] = []
-    made = held_out_pictures(found | {"verdicts": {}}, say=said.append)
+    made = held_out_pictures(found | {"verdicts": {}}, print_line=said.append)
     assert made["setting=0"]["pairs"] == {}
     assert "holds none out" in said[0]
     facts = {"budget": "2 images", "metric": "validation/distance", "search": "grid", "load": [1.0], "vary": ["a"]}
@@ -86,5 +86,5 @@ def test_the_best_run_is_the_one_with_the_best_score(tmp_path: Path) -> None:
     trials = [{"setting": "s", "status": "done", "run": str(tmp_path / name), "score": runs[name]} for name in runs]
     found = {"trials": trials, "verdicts": {"s": {}}}
     for better, name in (("lower", "low"), ("higher", "high")):
-        made = held_out_pictures(found | {"better": better}, say=lambda text: None)
+        made = held_out_pictures(found | {"better": better}, print_line=lambda text: None)
         assert made["s"] == {"run": str(tmp_path / name), "pairs": {}}

@@ -136,7 +136,7 @@ def test_a_run_whose_minutes_are_over_at_its_start_makes_a_step_and_ends(
     config = tiny_config(data={"render_count": 4, "render_test": 2}, train={"length": "1000 minutes", "samples": 0})
     said: list[str] = []
     with Display(quiet=True) as display:
-        monkeypatch.setattr(display, "say", said.append)
+        monkeypatch.setattr(display, "print_line", said.append)
         asked: Any = {"display": display, "origin": {"preset": "", "command": ""}}
         first = run.train(config, tmp_path / "run", **asked, started_at=time.monotonic() - 60_000)
         again = run.train(config, tmp_path / "run", **asked)

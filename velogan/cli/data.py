@@ -52,7 +52,7 @@ class DataRender(Flags):
                 seed=self.seed,
                 progress=display.task("rendering"),
             )
-            display.say(f"{self.count} + {pluralize(self.test_count, 'picture')} in each domain: {folder}")
+            display.print_line(f"{self.count} + {pluralize(self.test_count, 'picture')} in each domain: {folder}")
         return {"directory": str(folder), "train": self.count, "test": self.test_count}, 0
 
 
@@ -77,9 +77,11 @@ class DataDownload(Flags):
         from velogan.observe.progress import Display
 
         with Display() as display:
-            display.say(f"downloading from {HOST}, the host of its authors; see there for the terms of use")
+            display.print_line(f"downloading from {HOST}, the host of its authors; see there for the terms of use")
             count = download(self.name, self.directory, progress=display.task("downloading (MB)"))
-            display.say(f"{pluralize(count, 'picture')}: {self.directory}; train on them with --data {self.directory}")
+            display.print_line(
+                f"{pluralize(count, 'picture')}: {self.directory}; train on them with --data {self.directory}"
+            )
         return {"directory": str(self.directory), "pictures": count}, 0
 
 

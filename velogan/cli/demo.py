@@ -72,7 +72,7 @@ def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: 
     started_at = time.monotonic()
     config = RECIPES[preset]()
     training_context, origin = partial(_stop_after, 60 * minutes), {"preset": preset, "command": command}
-    display.say(f"training ends after {config.train.length} or {minutes:g} min, whichever comes first")
+    display.print_line(f"training ends after {config.train.length} or {minutes:g} min, whichever comes first")
     trained = train(config, run, display=display, origin=origin, training_context=training_context)
     held_out = find_sources(config.data).a.test
     assert isinstance(held_out, Folder)  # the built-in set has one
@@ -94,17 +94,17 @@ def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: 
         "psnr_background_db": scores["psnr_background_db"]["value"],
     }
     gain = result["psnr_object_db"] - result["psnr_object_input_db"]
-    display.say(
+    display.print_line(
         f"trained on {pluralize(trained.images_seen, 'image')}; {result['seconds']:.0f} s in all; PSNR of the object: "
         f"{result['psnr_object_db']:.1f} dB ({gain:+.1f} dB over the unchanged input), of the background: "
         f"{result['psnr_background_db']:.1f} dB"
     )
     if not trained.finished:
-        display.say(
+        display.print_line(
             f"training was stopped after {minutes:g} min, before {config.train.length}: run the same command again to "
             "resume it and improve the result"
         )
-    display.say(f"report: {page.resolve()}")
+    display.print_line(f"report: {page.resolve()}")
     return result
 
 

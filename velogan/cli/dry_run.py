@@ -41,10 +41,10 @@ def dry_run(config: Config, *, defaults: Config, quiet: bool) -> dict[str, Any]:
         real, decisions = fit_channels(config, *channels)
         check_sizes(real.method, real.spec, [real.data.crop] if real.data.crop else [])
         if config.data.labels_a or config.data.labels_b:
-            display.say(f"label maps are not read for a dry run: the estimate assumes {USUAL_CLASSES} classes")
+            display.print_line(f"label maps are not read for a dry run: the estimate assumes {USUAL_CLASSES} classes")
         for line in ["timing a few steps", *decision_lines(decisions)]:
-            display.say(line)
-        images, estimate = _estimate(real, images=length.total, minutes=length.span.amount, log=display.say)
+            display.print_line(line)
+        images, estimate = _estimate(real, images=length.total, minutes=length.span.amount, log=display.print_line)
     result = {
         "pictures": {side.letter: {**_count_pictures(side), "channels": count} for side, count in zip(sides, channels)},
         "preparation": _preparation(config.data),

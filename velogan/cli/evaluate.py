@@ -105,14 +105,14 @@ class Evaluate(Flags):
                 try:
                     check_writable("RUN", self.run)
                 except ValueError as error:
-                    display.say(f"warning: scores are printed but not saved, because {error}")
+                    display.print_line(f"warning: scores are printed but not saved, because {error}")
                 options = {"data": self.data, "checkpoint": self.checkpoint, "fp32": self.fp32}
                 result = evaluate(self.run, **options, **common)
             folders = [self.run, self.against] if self.against else scored_folders(result["protocol"]["data"])
             missing = MISSING_JUDGE if self.features is None and features == "none" else None
             lines = [*(left_out(folder, scans=False) for folder in folders), duplicates_warning(result), missing]
             for line in filter(None, lines):
-                display.say(line)
+                display.print_line(line)
         console = Console(stderr=self.json)
         protocol = result["protocol"]
         warning = [f"warning: {protocol['judge']}"] if protocol.get("judge") else []

@@ -40,6 +40,6 @@ class Profile(PresetFlags):
             config = config.change(data={"render_count": 8, "render_test": 1})
         with Display() as display:
             result = profile(config, steps=self.steps, out=self.out, display=display)
-            display.say(f"report: {Path(result['page']).resolve()}")
+            display.print_line(f"report: {Path(result['page']).resolve()}")
         keys = ("step_ms", "temporal", "idle", "kernels", "launches", "page", "trace")
         return {key: result[key] for key in keys}, 0

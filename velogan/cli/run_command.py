@@ -109,7 +109,7 @@ def run_training(command: RunCommand, config: Config, argv: list[str], *, addres
         )
         state = "done" if result.finished else "stopped (run the same command again to resume)"
         report = command.out / "report.html"
-        display.say(f"{state}: trained on {pluralize(result.images_seen, 'image')} per domain; report: {report}")
+        display.print_line(f"{state}: trained on {pluralize(result.images_seen, 'image')} per domain; report: {report}")
     return result
 
 

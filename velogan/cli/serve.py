@@ -97,12 +97,12 @@ class Serve(Flags):
                 device=resolve_device(self.device),
                 fast=not self.fp32,
             )
-            estimators = _make_estimators(models, display.say)
+            estimators = _make_estimators(models, display.print_line)
             name = self.model.resolve().name
-            display.say(f"{name} ({', '.join(models)}): building its networks and measuring their speed")
+            display.print_line(f"{name} ({', '.join(models)}): building its networks and measuring their speed")
             service = TranslationService(models, name=name, limits=limits, tile=self.tile, estimators=estimators)
             app = build_app(service, token=token, host=self.host)
-            display.say(f"serving at {address(listening, token)} (Ctrl-C stops)")
+            display.print_line(f"serving at {address(listening, token)} (Ctrl-C stops)")
             result = serve(app, listening, seconds=limits.seconds)
         return {**result, "directions": list(models)}, 0
 

@@ -171,7 +171,7 @@ class Translate(Flags):
         estimator, jobs = _prepare_uncertainty(self, model) if self.uncertainty else (None, [])
         with Display() as display:
             for line in _describe_checkpoint(self, model):
-                display.say(line)
+                display.print_line(line)
             summary = translate(
                 model,
                 self.input,
@@ -191,7 +191,7 @@ class Translate(Flags):
                 output = output.with_suffix(summary.renamed[0][1])
             _print_summary(display, summary, output)
             for line in filter(None, (left_out(self.input, scans=True), *summary.masked, _describe_animated(summary))):
-                display.say(line)
+                display.print_line(line)
             result, code = _make_outcome(summary, peak_memory_mb())
             if estimator is None:
                 return result, code
@@ -200,7 +200,7 @@ class Translate(Flags):
             maps = write_maps(estimator, jobs, without=failed, progress=display.task("uncertainty maps"), **options)
             for uncertainty_map in maps:
                 if uncertainty_map.reason:
-                    display.say(f"{uncertainty_map.name}: no uncertainty map: {uncertainty_map.reason}")
+                    display.print_line(f"{uncertainty_map.name}: no uncertainty map: {uncertainty_map.reason}")
                     code = 1
         return {**result, "uncertainty": [_map_record(uncertainty_map) for uncertainty_map in maps]}, code
 
@@ -263,7 +263,7 @@ def _translate_at_scale(command: Translate, workers: int) -> Outcome:
         )
         _print_summary(display, summary, command.output)
         for line in filter(None, (left_out(command.input, scans=False), _describe_animated(summary))):
-            display.say(line)
+            display.print_line(line)
     result, code = _make_outcome(summary, peak_mb)
     return {**result, "workers": workers}, code
 
@@ -289,14 +289,14 @@ def _load_in_worker(command: Translate, gpus: int) -> Translator:
 
 def _print_summary(display: Display, summary: Summary, output: Path) -> None:
     for name, reason in summary.failed[:_MAX_FAILURES]:
-        display.say(f"{name}: {reason}")
+        display.print_line(f"{name}: {reason}")
     if len(summary.failed) > _MAX_FAILURES:
-        display.say(f"and {len(summary.failed) - _MAX_FAILURES} more that failed; --json lists them all")
+        display.print_line(f"and {len(summary.failed) - _MAX_FAILURES} more that failed; --json lists them all")
     for name, suffix in summary.renamed[:1]:
         more = f" and {len(summary.renamed) - 1} more" if len(summary.renamed) > 1 else ""
-        display.say(f"{name}{more} saved as {suffix}, which can represent the result")
+        display.print_line(f"{name}{more} saved as {suffix}, which can represent the result")
     counts = f"{summary.translated} translated, {summary.skipped} already exist, {len(summary.failed)} failed"
-    display.say(f"{counts}: {'in ' if output.is_dir() else ''}{output}")
+    display.print_line(f"{counts}: {'in ' if output.is_dir() else ''}{output}")
 
 
 def _describe_animated(summary: Summary) -> str:

@@ -28,7 +28,7 @@ FEATURE_SCORE = "validation/feature_distance"
 """The score that chooses if discriminators use a pretrained network's features; lower is better, not comparable with
 `SCORE`."""
 
-IDENTITY_SCORE = "validation/nothing"
+IDENTITY_SCORE = "validation/unchanged_input"
 """The score that chooses, of the unchanged inputs in place of translations; `_a2b` or `_b2a` may follow."""
 
 _FEATURE_BATCH_SIZE = 8

@@ -51,7 +51,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
         raise ValueError(f"--steps {steps}: it takes at least one")
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file: name a folder; it is created if needed")
-    data = open_data(config.data, task=display.task, say=display.say)
+    data = open_data(config.data, task=display.task, print_line=display.print_line)
     config, _ = fit_channels(config, *data.channels)
     check_sizes(config.method, config.spec, data.shapes(config.data))
     engine, decisions = decide(config)
@@ -67,12 +67,12 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     trainer = build_trainer(config, data)
     _name_ranges(trainer)
     warm_up = EMA.EVERY if engine.captures else WARM_UP  # every EVERY-th step is another kind: it averages
-    display.say(f"warming up: {pluralize(warm_up, 'step')}")
+    display.print_line(f"warming up: {pluralize(warm_up, 'step')}")
     _run(trainer, warm_up)
     plain_s = _run(trainer, few := min(steps, 4))
     if few * plain_s < MIN_S:
         plain_s = _run(trainer, math.ceil(MIN_S / plain_s))
-    display.say(f"profiling {pluralize(steps, 'step')} of about {1000 * plain_s:.0f} ms")
+    display.print_line(f"profiling {pluralize(steps, 'step')} of about {1000 * plain_s:.0f} ms")
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
     with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
         profiled_s = _run(trainer, steps)

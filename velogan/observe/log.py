@@ -23,12 +23,14 @@ class Log:
     """Appends to the log of the folder `run`, which is created if it is missing.
 
     Call `truncate` first if there is a log already, since its last line may be incomplete. With `tensorboard` the same
-    metrics, and image grids, go to `run/tensorboard`; if that fails, it is reported once by `say` and disabled.
+    metrics, and image grids, go to `run/tensorboard`; if that fails, it is reported once by `print_line` and disabled.
     Raises OSError if a line cannot be written to `stats.jsonl`; earlier lines are preserved.
     """
 
-    def __init__(self, run: Path, *, tensorboard: bool = True, say: Callable[[str], None] = _LOGGER.warning) -> None:
-        self._run, self._say = Path(run), say
+    def __init__(
+        self, run: Path, *, tensorboard: bool = True, print_line: Callable[[str], None] = _LOGGER.warning
+    ) -> None:
+        self._run, self._print_line = Path(run), print_line
         self._run.mkdir(parents=True, exist_ok=True)
         self._tensorboard = tensorboard
         self._board: _Board | None = None
@@ -94,7 +96,7 @@ class Log:
             show(self._board)
         except OSError as error:
             self._tensorboard = False
-            self._say(
+            self._print_line(
                 f"{self._run / 'tensorboard'} cannot be written ({error.strerror}): metrics are only written to "
                 "stats.jsonl from now on"
             )

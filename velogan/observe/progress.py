@@ -44,7 +44,7 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print one line above the bars. Control characters, for example of file names, are escaped."""
         self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
@@ -102,7 +102,7 @@ class _Line:
             display._bars.update(self._task, completed=done, total=total or None, detail=detail)
         elif done == total or display._now() - self._printed >= PLAIN_INTERVAL_S:
             self._printed = display._now()
-            display.say(f"{self._name}: {detail}")
+            display.print_line(f"{self._name}: {detail}")
 
 
 _RESULTS = (  # images seen, and the result of trainings with fewer: benchmarks/RECORDS.md

@@ -153,7 +153,7 @@ function chart(title, series, { exact = false } = {}) {
 function oneRun(curves) {
   const groups = new Map([["loss/generator", []], ["loss/discriminator", []]]); // these first
   for (const name of Object.keys(curves)) {
-    if (AXES.some(([axis]) => axis === name) || name.startsWith("validation/nothing_")) continue; // level lines of single directions
+    if (AXES.some(([axis]) => axis === name) || name.startsWith("validation/unchanged_input_")) continue; // level lines of single directions
     const group = name.includes("/") ? name.slice(0, name.lastIndexOf("/")) : name;
     groups.set(group, [...(groups.get(group) || []), name]);
   }

@@ -28,7 +28,7 @@ WON_MIN_ROWS = 10
 SCORES = ("validation/feature_distance", "validation/distance")
 """Validation scores that choose the best checkpoint: the first one that the log has. Lower is better."""
 
-BASELINE = "validation/nothing"
+BASELINE = "validation/unchanged_input"
 """The same score of the unchanged inputs, if the log has it."""
 
 WORSE_FACTOR = 1.5

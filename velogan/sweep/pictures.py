@@ -30,12 +30,12 @@ Pairs = dict[str, list[tuple[np.ndarray, np.ndarray]]]
 
 
 def held_out_pictures(
-    found: Mapping[str, Any], *, say: Callable[[str], None], checkpoint: CheckpointChoice | None = "best"
+    found: Mapping[str, Any], *, print_line: Callable[[str], None], checkpoint: CheckpointChoice | None = "best"
 ) -> dict[str, dict[str, Any]]:
     """The same held-out pictures by the best run of each of the best settings: its `run` and its `pairs`, by setting.
 
     They are translated by the averaged generators of the run's `checkpoint`, as `load_translator` takes it. `pairs` is
-    empty where a run has no held-out pictures or they cannot be translated; `say` gets the reason.
+    empty where a run has no held-out pictures or they cannot be translated; `print_line` gets the reason.
     """
     runs = _best_runs(found)
     opened: dict[str, tuple[Config, dict[str, Domain]]] = {}
@@ -43,14 +43,14 @@ def held_out_pictures(
         try:
             opened[name] = _open(run)
         except (ValueError, OSError) as error:
-            say(f"{run}: no held-out pictures on the page ({error})")
+            print_line(f"{run}: no held-out pictures on the page ({error})")
     names = {letter: _shared([domains[letter].names for _, domains in opened.values()]) for letter in "AB"}
     pictures: dict[str, dict[str, Any]] = {name: {"run": str(run), "pairs": {}} for name, run in runs.items()}
     for name, (config, domains) in opened.items():
         try:
             pictures[name]["pairs"] = _pairs(runs[name], config, domains, names, checkpoint)
         except (ValueError, OSError) as error:
-            say(f"{runs[name]}: its held-out pictures cannot be translated ({error})")
+            print_line(f"{runs[name]}: its held-out pictures cannot be translated ({error})")
     return pictures
 
 

@@ -39,13 +39,13 @@ _ENDED = ("done", "stopped early")
 
 
 class StatusLog:
-    """Prints a line on standard error when the status of a trial changes; `quiet` prints nothing but `say`."""
+    """Prints a line on standard error when the status of a trial changes; `quiet` prints nothing but `print_line`."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console, self._quiet = Console(stderr=True), quiet
         self._shown: dict[str, str] = {}
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print one line."""
         self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
@@ -55,7 +55,7 @@ class StatusLog:
             if not self._quiet and state.status not in ("waiting", self._shown.get(trial.name)):
                 self._shown[trial.name] = state.status
                 score = "" if state.score is None else f", score {state.score:.4g}"
-                self.say(f"{trial.name}: {state.status}{score}{f' ({state.reason})' if state.reason else ''}")
+                self.print_line(f"{trial.name}: {state.status}{score}{f' ({state.reason})' if state.reason else ''}")
 
 
 def sweep(
@@ -126,8 +126,8 @@ def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], lo
     result["again"] = shlex.join(["velogan", "train", "--config", winner, "--out", "runs/winner"])
     result["nothing"] = identity_score(plan.metric, result["trials"])
     if no_gain := describe_no_gain(result):
-        log.say(no_gain)
-    pictures = held_out_pictures(result, say=log.say)
+        log.print_line(no_gain)
+    pictures = held_out_pictures(result, print_line=log.print_line)
     result["page"] = str(write_sweep_page({**result, "pictures": pictures}, out / "sweep.html"))
     saved = json.dumps(result, indent=1, default=str)
     write_text(out / "sweep.json", saved)
@@ -145,7 +145,7 @@ def add_test_scores(plan: SweepPlan, result: Mapping[str, Any], log: StatusLog) 
             device = resolve_device(read_config(run).engine.device)
             scores = evaluate(run, checkpoint="best", device=device, **evaluation_options(plan.metric))["scores"]
         except (ValueError, OSError) as error:
-            log.say(f"{run} cannot be tested: {error}")
+            log.print_line(f"{run} cannot be tested: {error}")
             continue
         trial["test_scores"] = {
             f"{score['name']}_{score['direction']}": score["value"]
@@ -168,7 +168,7 @@ def _check_folders(out: Path, trials: Sequence[Trial]) -> None:
     """Raise ValueError if a trial's folder holds a run with another configuration."""
     for trial in trials:
         try:
-            RunFolder.open(run_folder(out, trial.name), trial.config, say=lambda text: None)
+            RunFolder.open(run_folder(out, trial.name), trial.config, print_line=lambda text: None)
         except ValueError as error:
             raise ValueError(f"{out} holds the trials of another sweep: name a new --out ({error})") from None
 

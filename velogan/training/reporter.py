@@ -24,7 +24,7 @@ class Reporter:
 
     def __init__(self, folder: Path, trainer: Trainer, log: Log, *, length: Length, display: Display):
         self._folder, self._trainer, self._log = folder, trainer, log
-        self._length, self._say = length, display.say
+        self._length, self._print_line = length, display.print_line
         self._bar = display.training(length.total)
         self._started_at = trainer.clock.seconds
         self._already_reported: set[str] = set()
@@ -64,7 +64,7 @@ class Reporter:
             since = pluralize(failure.since, "image")
             self._report_once(failure.name, f"since {since} {failure.description}: try {failure.hint}")
         if is_final and (gain := describe_improvement(stats)):
-            self._say(gain)
+            self._print_line(gain)
 
     def write_page(self) -> None:
         """Write `report.html`."""
@@ -85,7 +85,7 @@ class Reporter:
     def _report_once(self, subject: str, text: str) -> None:
         if subject not in self._already_reported:
             self._already_reported.add(subject)
-            self._say(text)
+            self._print_line(text)
 
     def _progress_fields(self, images: int) -> dict[str, Any]:
         """Return the three axes of a row of the log."""

@@ -50,7 +50,7 @@ def start_or_resume(
     state = None
     if checkpoint and not has_only_weights(checkpoint):
         state = _load(checkpoint, trainer, networks)
-        folder.say(f"continuing {folder.path} at {pluralize(trainer.images, 'image')}")
+        folder.print_line(f"continuing {folder.path} at {pluralize(trainer.images, 'image')}")
         _report_world_size_change(folder, context, previous=1 + len(state.get("others", ())))
     if checkpoint is None:
         _archive_orphaned_stats(folder)
@@ -65,7 +65,7 @@ def start_or_resume(
     if "data" not in record:
         record = {**new_record(origin, context.data), **record}
     if is_resumed and (changed := changed_domains(record, context.data)):
-        folder.say(
+        folder.print_line(
             f"the pictures of domain {' and '.join(changed)} have changed since this run began: continuing with the "
             "new ones"
         )
@@ -78,10 +78,10 @@ def _set_damaged_aside(folder: RunFolder, damaged: Mapping[Path, str]) -> None:
     marked = read_best(folder.path)
     best = folder.path / "checkpoints" / marked["checkpoint"] if marked else None
     if best and (problem := damaged.get(best) or find_corruption(best)):
-        folder.say(f"{problem}: it was the best checkpoint, and the next one that scores is taken for the best")
+        folder.print_line(f"{problem}: it was the best checkpoint, and the next one that scores is taken for the best")
         damaged = {**damaged, best: problem}
     for checkpoint, problem in damaged.items():
-        folder.say(f"{problem}: checkpoint {checkpoint.name} is not used")
+        folder.print_line(f"{problem}: checkpoint {checkpoint.name} is not used")
         hide_checkpoint(checkpoint)
 
 
@@ -106,7 +106,7 @@ def _report_world_size_change(folder: RunFolder, context: RunContext, *, previou
     world, images = context.distributed.world, context.config.images_per_update
     if world != previous:
         pools = "those of the others are not used" if world < previous else "the new ones with copies"
-        folder.say(
+        folder.print_line(
             f"trained by {world} process{'es' if world > 1 else ''} from here on, before by {previous}: an update is "
             f"of {pluralize(world * images, 'image')}, before of {previous * images}; each goes on with past "
             f"translations of its own, {pools}"
@@ -120,7 +120,7 @@ def _archive_orphaned_stats(folder: RunFolder) -> None:
         return
     archive = next(path for n in count(1) if not (path := folder.path / f"stats.before-{n}.jsonl").exists())
     write_text(archive, file.read_text())
-    folder.say(
+    folder.print_line(
         f"{folder.path} holds curves, but no checkpoint: beginning anew; these curves are kept in {archive.name}"
     )
 
@@ -132,7 +132,7 @@ def _is_already_past_length(folder: RunFolder, context: RunContext, trainer: Tra
     is_past = requested is not None and requested < trainer.images
     is_past = is_past and file.is_file() and read_config(file).train.length != length
     if is_past:
-        folder.say(
+        folder.print_line(
             f"{folder.path} has seen {pluralize(trainer.images, 'image')} already, more than {length}: nothing is "
             "trained; a larger --images goes on"
         )
@@ -147,9 +147,9 @@ def _record_engine(folder: RunFolder, context: RunContext, trainer: Trainer, rec
         return
     if context.engine_change:
         images = pluralize(trainer.images, "image")
-        folder.say(f"the engine computes another way from {images} on: {context.engine_change}")
+        folder.print_line(f"the engine computes another way from {images} on: {context.engine_change}")
     for line in decision_lines(context.decisions):
-        folder.say(line)
+        folder.print_line(line)
     record = with_engine(
         record,
         engine,

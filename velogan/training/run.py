@@ -74,7 +74,7 @@ def train(
         result = None
         if distributed.is_main_process:
             result = _run_main_process(
-                RunFolder.open(run, config, say=display.say),
+                RunFolder.open(run, config, print_line=display.print_line),
                 distributed,
                 display=display,
                 origin=origin,
@@ -104,7 +104,7 @@ def _run_main_process(
     with lock_folder(folder.path):
         roles = _build_roles(context)
         if initial:
-            display.say(load_initial_weights(context.config, roles, weights=weights, path=initial))
+            display.print_line(load_initial_weights(context.config, roles, weights=weights, path=initial))
         if folder.is_fresh_start:
             load_pretrained(context.config.method, roles)  # after the initial weights, so that these do not replace it
         trainer = build_run(context, roles)
@@ -112,7 +112,7 @@ def _run_main_process(
         state = start_or_resume(folder, context, trainer, networks=networks, origin=origin)
         trainer.share(state)
         _start_clock(trainer, context, started_at, display)
-        log = Log(folder.path, tensorboard=context.config.train.tensorboard, say=display.say)
+        log = Log(folder.path, tensorboard=context.config.train.tensorboard, print_line=display.print_line)
         log.truncate(trainer.images)
         sampler, validation = _build_sampler_and_validation(folder.path, context, trainer, log, build_validation)
         session = Session(folder, context, trainer, roles, log=log, display=display, validation=validation)
@@ -142,7 +142,9 @@ def prepare_run(distributed: DistributedContext, display: Display, folder: RunFo
         device_for(config.engine)
         check_rules_match(config)
     preparation_started_at = time.monotonic()
-    data = distributed.main_process_first(lambda: open_data(config.data, task=display.task, say=display.say))
+    data = distributed.main_process_first(
+        lambda: open_data(config.data, task=display.task, print_line=display.print_line)
+    )
     preparation_s = time.monotonic() - preparation_started_at
     check_same_images(distributed, data)
     requested, channel_decisions = fit_channels(config, *data.channels)
@@ -187,7 +189,7 @@ def _start_clock(trainer: Trainer, context: RunContext, started_at: float, displ
     trainer.clock.start(ago=time.monotonic() - started_at - prepared)
     excluded = f"; the {duration(prepared)} of preparing pictures do not count" if prepared >= 1 else ""
     left = duration(max(length.seconds - trainer.clock.seconds, 0.0))
-    display.say(f"ends in {left}, the last checkpoint and page included{excluded}")
+    display.print_line(f"ends in {left}, the last checkpoint and page included{excluded}")
 
 
 def _build_sampler_and_validation(

@@ -32,16 +32,16 @@ FIELDS_CHANGEABLE_ON_RESUME = (
 class RunFolder:
     """The folder of a run and its requested configuration.
 
-    `previous_engine`: the resolved engine settings of the run so far; None for a new run. `say` prints a line.
+    `previous_engine`: the resolved engine settings of the run so far; None for a new run. `print_line` prints a line.
     """
 
-    def __init__(self, path: Path, config: Config, *, say: Callable[[str], None]):
-        self.path, self.config, self.say = path, config, say
+    def __init__(self, path: Path, config: Config, *, print_line: Callable[[str], None]):
+        self.path, self.config, self.print_line = path, config, print_line
         self.record = read_record(path)
         self.previous_engine = engine_of(self.record)
 
     @classmethod
-    def open(cls, path: Path, config: Config, *, say: Callable[[str], None]) -> RunFolder:
+    def open(cls, path: Path, config: Config, *, print_line: Callable[[str], None]) -> RunFolder:
         """Open a new run, or the one in `path` with its own configuration. Raises ValueError if they do not match."""
         check_apart(config.data, path)
         if not (path / "config.yaml").exists():
@@ -54,10 +54,10 @@ class RunFolder:
                 raise ValueError(f"--out {path} is a file: name a folder")
             if path.exists() and any(path.iterdir()) and not (path / ".lock").exists():
                 raise ValueError(f"--out {path} is not empty and holds no run: name a new folder")
-            return cls(path, config, say=say)
+            return cls(path, config, print_line=print_line)
         if is_imported(path):
-            return cls(path, config, say=say)
-        return cls(path, _merge(config, read_config(path), path), say=say)
+            return cls(path, config, print_line=print_line)
+        return cls(path, _merge(config, read_config(path), path), print_line=print_line)
 
     @property
     def is_fresh_start(self) -> bool:

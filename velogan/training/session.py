@@ -36,7 +36,7 @@ class Result:
     seconds: float
     weights_sha256: str
     finished: bool
-    ranks: int = 1
+    world_size: int = 1
 
 
 class Session:
@@ -53,7 +53,7 @@ class Session:
         display: Display,
         validation: Validation,
     ):
-        self.folder, self.say, self.log = folder.path, folder.say, log
+        self.folder, self.print_line, self.log = folder.path, folder.print_line, log
         self.config, self.trainer, self.validation = context.config, trainer, validation
         self.length = parse_length(self.config.train.length, epoch=trainer.epoch)
         trainer.plan(self.length)
@@ -95,7 +95,7 @@ class Session:
             seconds=trainer.clock.seconds,
             weights_sha256=digest(last),
             finished=self.stopping.is_at_end or self.stopping.is_patience_exhausted,
-            ranks=trainer.distributed.world,
+            world_size=trainer.distributed.world,
         )
 
     def _hooks(self, sampler: Sampler | None, architecture: ArchitectureRecorder | None) -> list[Hook]:
@@ -119,7 +119,7 @@ class Session:
         self.reporter.report_failures(is_final=is_final)
         if scores is not None and self.stopping.is_patience_exhausted:
             checkpoints = pluralize(self.stopping.patience, "checkpoint")
-            self.say(f"the score has not become better at {checkpoints}: the run ends")
+            self.print_line(f"the score has not become better at {checkpoints}: the run ends")
             self.trainer.enough = True
         remove_old(self.folder, keep=self.config.train.keep)
         self.reporter.write_page()
@@ -129,10 +129,10 @@ class Session:
         patience = self.stopping.patience
         if self.validation.disabled_reason:
             waits = f"; train.patience={patience} has no score to wait for" if patience else ""
-            self.say(self.validation.disabled_reason + waits)
+            self.print_line(self.validation.disabled_reason + waits)
         if is_ended and not self.stopping.is_at_end:
             images = pluralize(self.trainer.images, "image")
-            self.say(
+            self.print_line(
                 f"train.patience={patience} ended this run at {images}; --train.patience 0, or a larger one, goes on"
             )
 

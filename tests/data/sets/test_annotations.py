@@ -53,7 +53,7 @@ def config(pictures: Path, **fields: Any) -> DataConfig:
 
 def read(asked: DataConfig) -> tuple[Data, list[str]]:
     said: list[str] = []
-    return open_data(asked, task=lambda name: lambda done, total: None, say=said.append), said
+    return open_data(asked, task=lambda name: lambda done, total: None, print_line=said.append), said
 
 
 def loader(data: Data, asked: DataConfig, *, device: str = "cpu") -> PairLoader:

@@ -144,7 +144,7 @@ def open_annotations(
     domains: Sequence[tuple[Side, Domain]],
     *,
     task: Task,
-    say: Say,
+    print_line: Say,
 ) -> dict[str, Annotation]:
     """Open what `find_annotations` found, by the names in a batch. Raises ValueError if they do not fit the images."""
     opened: dict[str, Annotation] = {}
@@ -152,16 +152,16 @@ def open_annotations(
     for side, domain in domains:
         letter = side.letter.lower()
         if (found := files.get(f"masks_{letter}")) is not None:
-            masks, places = _open(config, side, domain, found, Folder, channels=1, task=task, say=say)
+            masks, places = _open(config, side, domain, found, Folder, channels=1, task=task, print_line=print_line)
             _require_white(masks, found.option)
             inside = config.masks_keep == "inside"
             colour = "white" if inside else "black"
-            say(f"domain {side.letter}: {pluralize(len(masks), 'mask')}: what is {colour} there stays as it is")
+            print_line(f"domain {side.letter}: {pluralize(len(masks), 'mask')}: what is {colour} there stays as it is")
             opened[f"mask_{letter}"] = Masks(masks, places, inverted=inside)
         if (found := files.get(f"labels_{letter}")) is not None:
-            maps[letter] = _open(config, side, domain, found, LabelMaps, task=task, say=say)
+            maps[letter] = _open(config, side, domain, found, LabelMaps, task=task, print_line=print_line)
     if maps:
-        colours = _classes(config, {letter: labels for letter, (labels, _) in maps.items()}, say=say)
+        colours = _classes(config, {letter: labels for letter, (labels, _) in maps.items()}, print_line=print_line)
         opened |= {f"label_{letter}": Labels(*labels, colours=colours) for letter, labels in maps.items()}
     return opened
 
@@ -175,7 +175,7 @@ def _open(
     *,
     channels: int | None = None,
     task: Task,
-    say: Say,
+    print_line: Say,
 ) -> tuple[Domain, tuple[int, ...]]:
     """Prepare the annotations of `domain`, and return them with the place of each picture's among them; -1 for none.
 
@@ -186,10 +186,10 @@ def _open(
     if without := [name for name in domain.names if stem(name) not in files.names]:
         pictures = pluralize(len(domain), "picture")
         which = f"{_WITHOUT[files.what]}, for example {without[0]}"
-        say(f"{option} has none for {len(without)} of {pictures}, which {which}")
+        print_line(f"{option} has none for {len(without)} of {pictures}, which {which}")
     known = (*side.train.names, *(side.validation.names if side.validation else ()))
     if alone := without_picture(files.folder, files.names, known):
-        say(f"domain {side.letter}: {alone}")
+        print_line(f"domain {side.letter}: {alone}")
     source = kind(files.folder, tuple(files.names[stem(name)] for name in annotated), filled=False)
     _compare_shapes(option, cast(Folder, side.train).named(annotated), source)
     progress = task(f"preparing {files.what} {side.letter}")
@@ -239,7 +239,7 @@ def _require_white(masks: Domain, asked: str) -> None:
         )
 
 
-def _classes(config: DataConfig, maps: dict[str, Domain], *, say: Say) -> Tensor:
+def _classes(config: DataConfig, maps: dict[str, Domain], *, print_line: Say) -> Tensor:
     """Find the classes of all label maps, as `Labels` has them, and report them."""
     option = " and ".join(f"data.labels_{letter}={getattr(config, f'labels_{letter}')}" for letter in maps)
     kinds = {(domain.format.channels, domain.format.dtype) for domain in maps.values()}
@@ -256,7 +256,7 @@ def _classes(config: DataConfig, maps: dict[str, Domain], *, say: Say) -> Tensor
         [(classes_of(torch.from_numpy(image)[None].float(), colours) < 0).float().mean() for image in sampled]
     )
     shown = f"{'numbers' if channels == 1 else 'colours'} {_shown(colours)}"
-    say(f"labels: {len(colours)} classes, {shown}; {none:.1%} of pixels have none")
+    print_line(f"labels: {len(colours)} classes, {shown}; {none:.1%} of pixels have none")
     return colours
 
 

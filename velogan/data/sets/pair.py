@@ -75,7 +75,7 @@ def look_at_channels(side: Side, config: DataConfig) -> int:
     return config.reading(side.letter)["channels"] or common_channels(counts)
 
 
-def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> Data:
+def open_data(config: DataConfig, *, task: Task, print_line: Callable[[str], None]) -> Data:
     """Find, render or decode the training pictures of both domains, once. Raises `ValueError` if there are none."""
     found = task("rendering" if config.path[0] == BUILT_IN else "looking through files")
     sources = find_sources(config, progress=found)
@@ -87,7 +87,7 @@ def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> 
         domain = open_domain(side.train, config, test=False, **config.reading(side.letter), progress=progress)
         lines = remarks(side.train, domain.format, domain.sample(_LOOKED_AT), letter=side.letter)
         for line in filter(None, (domain.note, domain.skipped_line, *lines)):
-            say(f"domain {side.letter}: {line}")
+            print_line(f"domain {side.letter}: {line}")
         domains.append(domain)
-    opened = open_annotations(config, annotations, list(zip(sides, domains)), task=task, say=say)
+    opened = open_annotations(config, annotations, list(zip(sides, domains)), task=task, print_line=print_line)
     return Data(sources, domains[0], domains[1], opened)

@@ -87,7 +87,7 @@ class Node:
         if config.engine.threads is None and threads:
             config = config.change(engine={"threads": threads})
         with Display(quiet=True) as display:
-            data = open_data(config.data, task=display.task, say=display.say)
+            data = open_data(config.data, task=display.task, print_line=display.print_line)
         if [data.a.digest, data.b.digest] != list(digests):
             raise ValueError(
                 f"data.path (--data): {socket.gethostname()} needs the images of the host of the run folder"

@@ -40,13 +40,19 @@ class NodeState(Enum):
 class RemoteStep:
     """Replaces the step of `trainer`, whose networks, averages and optimizers it keeps up to date.
 
-    Networks are exchanged each time `every` has passed, in images or epochs. `say` reports nodes that were lost.
+    Networks are exchanged each time `every` has passed, in images or epochs. `print_line` reports nodes that were lost.
     """
 
     def __init__(
-        self, trainer: Trainer, modules: Sequence[Phase], advance: Advance, *, every: Span, say: Callable[[str], None]
+        self,
+        trainer: Trainer,
+        modules: Sequence[Phase],
+        advance: Advance,
+        *,
+        every: Span,
+        print_line: Callable[[str], None],
     ) -> None:
-        self._trainer, self._advance, self._every, self._say = trainer, advance, every, say
+        self._trainer, self._advance, self._every, self._print_line = trainer, advance, every, print_line
         self.nets, self.optimizers = trainer.nets, trainer.step.optimizers
         self.scale: LossScale | None = None
         self._epoch, self._piece = trainer.epoch, 1
@@ -100,7 +106,9 @@ class RemoteStep:
                     self._take_over(name, report.state)
                 else:
                     self._states[name] = NodeState.EMPTY
-                    self._say(f"the node of {name} was lost; it begins again with the state that it returned last")
+                    self._print_line(
+                        f"the node of {name} was lost; it begins again with the state that it returned last"
+                    )
         for one in chain.from_iterable(self._pending if self._losses else ()):
             if one is not self._trainer.ema:  # nodes average what they train
                 one.follow(self._losses)

@@ -40,7 +40,9 @@ def train(
     modules = distributed_modules(config)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     require_ray("scale", "ray", user=SETTING)
-    context = partial(train_on_nodes, modules=modules, start=partial(start_actors, address=address), say=display.say)
+    context = partial(
+        train_on_nodes, modules=modules, start=partial(start_actors, address=address), print_line=display.print_line
+    )
     return train_run(config, run, display=display, origin=origin, training_context=context, started_at=started_at)
 
 
@@ -63,15 +65,15 @@ def train_on_nodes(
     *,
     modules: Sequence[Phase],
     start: Callable[..., AbstractContextManager[Advance]],
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> Iterator[None]:
     """Let nodes, which `start` starts, compute the steps of `trainer` within the context."""
     every = str(config.train.exchange_every)
     nodes = {one.name: (config, one.name, one.trains, (data.a.digest, data.b.digest)) for one in modules}
     size = sum(weight.nbytes for net in trainer.nets.values() for weight in net.parameters())
-    say(f"nodes: {', '.join(nodes)}; networks are exchanged every {every}")
+    print_line(f"nodes: {', '.join(nodes)}; networks are exchanged every {every}")
     with start(nodes, cuda=trainer.device.type == "cuda", memory=20 * size) as advance:
-        RemoteStep(trainer, modules, advance, every=parse_span(every), say=say)
+        RemoteStep(trainer, modules, advance, every=parse_span(every), print_line=print_line)
         yield
 
 
