@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.engine.step import Step
-from velogan.objectives.base import LossOutput, Part, Phase, PhaseCache, run_branches
+from velogan.objectives.base import Branch, LossOutput, Phase, PhaseCache, run_branches
 from velogan.types import Batch, Nets
 
 
@@ -98,7 +98,7 @@ def test_losses_call_the_forward_nets():
 def test_a_runner_gets_the_parts_that_a_loss_calls_independent():
     seen: list[int] = []
 
-    def backwards(parts: Sequence[Part]) -> list[tuple[Tensor, ...]]:
+    def backwards(parts: Sequence[Branch]) -> list[tuple[Tensor, ...]]:
         seen.append(len(parts))
         return [part() for part in reversed(parts)][::-1]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from velogan.methods.cyclegan import CycleGAN, CycleGANObjective
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
-from velogan.objectives.base import Part, use_branch_runner
+from velogan.objectives.base import Branch, use_branch_runner
 from velogan.objectives.losses import edge_loss
 
 SHAPE = (3, 32, 32)
@@ -200,7 +200,7 @@ def test_the_cycles_do_not_depend_on_each_other():
     batch = {side: torch.rand(1, 3, 16, 16) * 2 - 1 for side in "AB"}
     ran: list[int] = []
 
-    def backwards(parts: Sequence[Part]) -> list[tuple[Tensor, ...]]:
+    def backwards(parts: Sequence[Branch]) -> list[tuple[Tensor, ...]]:
         ran.append(len(parts))
         return [part() for part in reversed(parts)][::-1]
 

@@ -91,7 +91,7 @@ def test_what_is_tried_has_masks_and_classes():
     assert nets[SEGMENTER](batch["A"]).shape == (2, 5, 32, 32)
     uniform = {split: torch.rand(draws, 2) for split, draws in objective.draws.items()}
     terms = step({split: {**batch, "uniform": one} for split, one in uniform.items()}, number=0)
-    assert {"generator/kept_a", "generator/classes_a", "segmenter/classes_b"} <= set(terms)
+    assert {"generator/mask_a", "generator/semantic_a", "segmenter/cross_entropy_b"} <= set(terms)
 
 
 @pytest.mark.gpu

@@ -17,7 +17,7 @@ from velogan.engine.distributed import DistributedContext
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import Latch, NonFiniteError, broken_names, finite_flags
 from velogan.engine.optimizers import optimizers_of
-from velogan.objectives.base import LossOutput, Phase, PhaseCache, Runner, use_branch_runner
+from velogan.objectives.base import BranchRunner, LossOutput, Phase, PhaseCache, use_branch_runner
 from velogan.types import Batch, Nets
 
 
@@ -76,7 +76,7 @@ class Step:
         autocast: torch.dtype | None = None,
         channels_last: bool = False,
         check_later: bool = False,
-        runner: Runner | None = None,
+        runner: BranchRunner | None = None,
         prepare: Mapping[str, Callable[[Batch], Batch]] | None = None,
         accumulate: int = 1,
         scale: LossScale | None = None,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from velogan.objectives.base import Part
+from velogan.objectives.base import Branch
 
 
 class Streams:
@@ -23,7 +23,7 @@ class Streams:
         # both streams use the same weights: autograd waits where their gradients meet, as it should
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 
-    def __call__(self, parts: Sequence[Part]) -> list[tuple[Tensor, ...]]:
+    def __call__(self, parts: Sequence[Branch]) -> list[tuple[Tensor, ...]]:
         """Run `parts` and return their results, ready on the current stream."""
         while len(self._streams) < len(parts):
             self._streams.append(torch.cuda.Stream(self.device))
@@ -43,6 +43,6 @@ class Streams:
         return given
 
 
-def _run(part: Part, stream: torch.cuda.Stream) -> tuple[Tensor, ...]:
+def _run(part: Branch, stream: torch.cuda.Stream) -> tuple[Tensor, ...]:
     with torch.cuda.stream(stream):
         return part()

@@ -133,7 +133,7 @@ class ImageGANObjective:
         self.config, self.directions, self.batched = config, directions, batched
         self.augmenter = Augmenter(config.augment, config.augment_probability)
         self.source_as_fake_fraction = config.source_as_fake_fraction if shapes["A"][0] == shapes["B"][0] else 0.0
-        self.plain_draws = _DRAWS + 6 * self.augmenter.count
+        self.plain_draws = _DRAWS + 6 * self.augmenter.draws
         self.draws: Mapping[str, int] = {"train": self.plain_draws + (2 if self.source_as_fake_fraction else 0)}
         self.pools = {f"fake_{letter.lower()}": FakePool(config.pool_size, shape) for letter, shape in shapes.items()}
         self.state: nn.Module = nn.ModuleDict(self.pools)
@@ -190,7 +190,7 @@ class ImageGANObjective:
 
     def augment_for_discriminator(self, direction: DirectionSpec, images: Tensor, batch: Batch, call: int) -> Tensor:
         """Augment images for a discriminator; `call`: fakes for the generator (0), fakes (1) or real images (2)."""
-        count = self.augmenter.count
+        count = self.augmenter.draws
         if not count:
             return images
         first = _DRAWS + (2 * call + direction.number) * count

@@ -1,7 +1,7 @@
-"""Differentiable augmentation of what discriminators see ("Differentiable Augmentation", Zhao et al. 2020).
+"""Differentiable augmentation for discriminators ("Differentiable Augmentation", Zhao et al. 2020).
 
-Real and made images are changed alike, and the generator's gradient passes through, so the discriminator cannot learn
-its few pictures by heart and the generator does not learn the changes.
+Real images and fakes are augmented alike, and gradients reach the generator: the discriminator cannot memorise a small
+training set, and the generator does not reproduce the augmentation.
 """
 
 from __future__ import annotations
@@ -15,70 +15,68 @@ from torch import Tensor
 Augmentation = Literal["colour", "shift", "cutout"]
 
 DRAWS: dict[Augmentation, int] = {"colour": 3, "shift": 2, "cutout": 2}
-"""Uniform numbers for an image."""
+"""Uniform random numbers per image."""
 
-SHIFT, CUTOUT = 0.125, 0.5
-"""Shares of a side: the farthest shift, and the square that is cut out."""
+MAX_SHIFT, CUTOUT_SIDE = 0.125, 0.5
+"""Largest shift, and side of the square that is cut out, as fractions of a side of the image."""
 
 
 @dataclass(frozen=True)
 class Augmenter:
-    """Changes what discriminators see: each image by `kinds`, with a `probability`."""
+    """Applies `kinds` of augmentation to each image with a `probability`."""
 
     kinds: tuple[Augmentation, ...]
     probability: float = 1.0
 
     @property
-    def count(self) -> int:
-        """Uniform numbers for an image: those of its `kinds`, and with a probability below 1 one that decides."""
+    def draws(self) -> int:
+        """Uniform random numbers per image: those of `kinds`, and one more for a `probability` below 1."""
         return sum(DRAWS[kind] for kind in self.kinds) + (self.probability != 1) if self.kinds else 0
 
     def __call__(self, images: Tensor, uniform: Tensor) -> Tensor:
-        """`images`, `(B, C, H, W)` in [-1, 1], as a discriminator sees them; `uniform` is `(count, B)` in [0, 1)."""
-        made, first = images, 0
+        """Augment `images`, `(B, C, H, W)` in [-1, 1], by random numbers `uniform`, `(draws, B)` in [0, 1)."""
+        augmented, first = images, 0
         for kind in self.kinds:
-            made = _KINDS[kind](made, uniform[first:][: DRAWS[kind]])
+            augmented = _FUNCTIONS[kind](augmented, uniform[first:][: DRAWS[kind]])
             first += DRAWS[kind]
         if self.probability == 1:
-            return made
-        return torch.where((uniform[-1] < self.probability).view(-1, 1, 1, 1), made, images)
+            return augmented
+        return torch.where((uniform[-1] < self.probability).view(-1, 1, 1, 1), augmented, images)
 
 
 def _colour(images: Tensor, uniform: Tensor) -> Tensor:
-    """Brightness plus up to 0.5, saturation times 0 to 2, contrast times 0.5 to 1.5."""
-    brightness, saturation, contrasts = (row.view(-1, 1, 1, 1) for row in uniform)
+    """Add up to 0.5 to the brightness, multiply the saturation by 0 to 2 and the contrast by 0.5 to 1.5."""
+    brightness, saturation, contrast = (row.view(-1, 1, 1, 1) for row in uniform)
     images = images + (brightness - 0.5)
     grey = images.mean(1, keepdim=True)
     images = (images - grey) * (2 * saturation) + grey
     mean = images.mean((1, 2, 3), keepdim=True)
-    return (images - mean) * (contrasts + 0.5) + mean
+    return (images - mean) * (contrast + 0.5) + mean
 
 
 def _shift(images: Tensor, uniform: Tensor) -> Tensor:
-    """Moved by whole pixels, with zeros behind; a product with shifted unit matrices, which is the same each time."""
-    rows, columns = (
-        _moved(side, draw, dtype=images.dtype) for side, draw in zip((images.shape[2], images.shape[3]), uniform)
-    )
+    """Shift by whole pixels, filled with zeros: a product with shifted identity matrices, which is deterministic."""
+    rows, columns = (_shift_matrices(side, draw, dtype=images.dtype) for side, draw in zip(images.shape[2:], uniform))
     return rows[:, None] @ images @ columns[:, None].mT
 
 
-def _moved(side: int, draw: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """Matrices `(B, side, side)` that move a column of `side` pixels by up to `SHIFT`."""
-    most = int(side * SHIFT + 0.5)
-    by = (draw * (2 * most + 1)).floor() - most
-    place = torch.arange(side, device=draw.device)
-    return (place[:, None] - place == by[:, None, None]).to(dtype)
+def _shift_matrices(side: int, uniform: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """Return the matrices `(B, side, side)` that shift a column of `side` pixels by up to `MAX_SHIFT` of it."""
+    limit = int(side * MAX_SHIFT + 0.5)
+    offset = (uniform * (2 * limit + 1)).floor() - limit
+    position = torch.arange(side, device=uniform.device)
+    return (position[:, None] - position == offset[:, None, None]).to(dtype)
 
 
 def _cutout(images: Tensor, uniform: Tensor) -> Tensor:
-    """Zeros in a square of half the side, which may lie partly outside."""
+    """Fill a square of half the image's sides, which may lie partly outside, with zeros."""
     inside = []
-    for side, draw in zip((images.shape[2], images.shape[3]), uniform):
-        wide, place = int(side * CUTOUT + 0.5), torch.arange(side, device=images.device)
-        first = (draw * (side + 1 - wide % 2)).floor()[:, None] - wide // 2
-        inside.append((place >= first) & (place < first + wide))
+    for side, draw in zip(images.shape[2:], uniform):
+        length, position = int(side * CUTOUT_SIDE + 0.5), torch.arange(side, device=images.device)
+        first = (draw * (side + 1 - length % 2)).floor()[:, None] - length // 2
+        inside.append((position >= first) & (position < first + length))
     rows, columns = inside
     return images * ~(rows[:, None, :, None] & columns[:, None, None, :])
 
 
-_KINDS = {"colour": _colour, "shift": _shift, "cutout": _cutout}
+_FUNCTIONS = {"colour": _colour, "shift": _shift, "cutout": _cutout}

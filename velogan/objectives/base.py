@@ -30,9 +30,9 @@ class LossOutput:
 class Phase:
     """One part of a step: a loss, its gradients and an update.
 
-    `name` is also the trace range and the log prefix. `trains` names the networks that this phase updates; all others
-    are frozen. `loss` is a function of (nets, batch, cache) that knows no device, rank, precision, optimizer or graph.
-    `split`, "train" or one of `HALVES`, says which pictures it gets; cache is kept per split.
+    `name`: also the trace range and the log prefix. `trains`: the roles that this phase updates; all others are frozen.
+    `loss`: a function of (nets, batch, cache), independent of device, rank, precision, optimizer and graph.
+    `split`: the images it gets, "train" or one of `HALVES`; each split has its own cache.
     """
 
     name: str
@@ -41,25 +41,25 @@ class Phase:
     split: str = "train"
 
 
-Part = Callable[[], tuple[Tensor, ...]]
-"""A part of a loss's computation."""
+Branch = Callable[[], tuple[Tensor, ...]]
+"""An independent branch of a loss's computation."""
 
-Runner = Callable[[Sequence[Part]], list[tuple[Tensor, ...]]]
-"""Runs parts and returns their results, ready for use on the device."""
+BranchRunner = Callable[[Sequence[Branch]], list[tuple[Tensor, ...]]]
+"""Runs branches and returns their results, ready for use on the device."""
 
-_runner: ContextVar[Runner | None] = ContextVar("runner", default=None)
+_runner: ContextVar[BranchRunner | None] = ContextVar("runner", default=None)
 
 
-def run_branches(*parts: Part) -> list[tuple[Tensor, ...]]:
-    """Runs `parts` and returns their results. They must be independent, so that the engine may overlap them."""
+def run_branches(*branches: Branch) -> list[tuple[Tensor, ...]]:
+    """Run `branches`, which must be independent, so that the engine may overlap them; return their results."""
     runner = _runner.get()
-    return [part() for part in parts] if runner is None else runner(parts)
+    return [branch() for branch in branches] if runner is None else runner(branches)
 
 
 def batched_forward(net: Callable[[Tensor], Any], *images: Tensor, batched: bool = True) -> tuple[Any, ...]:
-    """`net` on several batches `(B, C, H, W)`: its result for each, a tensor or logits of several heads.
+    """Return the output of `net`, a tensor or logits of several heads, for each batch `(B, C, H, W)` of `images`.
 
-    In one pass; where that is not `batched`, in one for each.
+    With `batched`, one forward pass over the concatenated batches; otherwise one pass per batch.
     """
     if len(images) == 1 or not batched:
         return tuple(net(x) for x in images)
@@ -69,8 +69,8 @@ def batched_forward(net: Callable[[Tensor], Any], *images: Tensor, batched: bool
 
 
 @contextmanager
-def use_branch_runner(runner: Runner | None) -> Iterator[None]:
-    """Within the context `run_branches` gives its parts to `runner`; with None it runs them in order."""
+def use_branch_runner(runner: BranchRunner | None) -> Iterator[None]:
+    """Make `run_branches` use `runner` within the context; None: run branches in order."""
     token = _runner.set(runner)
     try:
         yield
@@ -79,22 +79,21 @@ def use_branch_runner(runner: Runner | None) -> Iterator[None]:
 
 
 HALVES = ("first_half", "second_half")
-"""The training pictures of each domain, divided at random into two halves."""
+"""Splits: the training images of each domain, divided at random into two halves."""
 
 
 class Objective(Protocol):
     """A method's losses.
 
-    `draws` has an entry for each split of the phases: the number of uniform numbers in [0, 1) per image that the losses
-    get as `batch["uniform"]`, `(draws, B)`. The losses have no other randomness, so that a step is a function of
-    (weights, state, batches). The first split's images make an epoch. `state` holds, as buffers, what stays between
-    steps: the pools of fakes. An objective may have `swap_halves_at`, the share of the run after which the two halves
-    change places.
+    `draws`: by split of the phases, the number of uniform random numbers in [0, 1) per image that the losses get as
+    `batch["uniform"]`, `(draws, B)`. The losses have no other randomness, so that a step is a function of (weights,
+    state, batches). An epoch is that of the first split. `state`: buffers that persist between steps, the pools of
+    fakes. An objective may have `swap_halves_at`, the fraction of the run after which the two halves are exchanged.
     """
 
     draws: Mapping[str, int]
     state: nn.Module
 
     def phases(self) -> list[Phase]:
-        """The phases of one step, in order."""
+        """Return the phases of one step, in order."""
         ...

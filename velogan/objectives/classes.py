@@ -1,8 +1,7 @@
-"""Classes that keep their place: a segmenter, trained along on label maps, judges translations.
+"""Semantic consistency: translations keep the classes of their inputs, by a segmenter trained along on label maps.
 
-CyCADA, "Cycle-Consistent Adversarial Domain Adaptation" (Hoffman et al. 2018), equation 4: what a segmenter sees in a
-translation is to be what there was in its input. There the segmenter is trained before, on the labelled domain, and
-says what there was; here it is trained along, and where label maps say what there was, these are believed.
+CyCADA, "Cycle-Consistent Adversarial Domain Adaptation" (Hoffman et al. 2018), equation 4. There the segmenter is
+trained beforehand on the labelled domain and predicts the inputs' classes; here label maps replace predictions.
 """
 
 from __future__ import annotations
@@ -19,69 +18,68 @@ SEGMENTER = "S"
 """The role of the segmenter: images of both domains `(B, C, H, W)` to logits `(B, K, H, W)`."""
 
 SEMANTIC_LOSS_WEIGHT = 1.0
-"""Of the term, as in CyCADA."""
+"""As in CyCADA."""
 
 CONFIDENCE_THRESHOLD = 0.9
-"""The least probability of a class that the segmenter is believed where there is no label map."""
+"""Minimum probability of a class for a pixel without a label to count."""
 
 
 class SemanticConsistencyLoss(ExtraLoss):
-    """A phase more, before all others, trains the segmenter on label maps.
+    """Adds a phase that trains the segmenter, and to phase `name` a penalty for pixels that change their class.
 
-    The phase `name` also pays for each pixel of a translation that the segmenter takes for another class than its
-    input had there. A pixel counts as far as the segmenter knows it, by the probability that it gives of the input for
-    the label; in a domain without label maps, for what it tells itself, if it is sure. So a segmenter that knows
-    little yet teaches little.
+    A pixel is weighted by the segmenter's probability, for the input, of its label; in a domain without label maps, of
+    the predicted class, if above `CONFIDENCE_THRESHOLD`. So a segmenter that is hardly trained has little effect.
 
-    The batch holds `label_a`, `label_b` or both, `(B, H, W)`, -1 where a pixel has no class.
+    The batch holds `label_a`, `label_b` or both, `(B, H, W)`, -1 for pixels without a class.
     """
 
     def phases(self) -> list[Phase]:
-        """That of the segmenter, and those of the inner objective."""
+        """Return the phase of the segmenter, then those of the inner objective."""
         return [Phase(name="segmenter", trains=(SEGMENTER,), loss=self.segmenter_loss), *super().phases()]
 
     def segmenter_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """The cross-entropy of real pictures with their label maps; `right`: the share of labelled pixels."""
+        """Compute the cross-entropy of real images with their label maps, and log the accuracy on labelled pixels."""
         total, terms = batch["A"].new_zeros(()), dict[str, Tensor]()
         for letter in "ab":
             if (labels := batch.get(f"label_{letter}")) is not None:
                 logits = nets[SEGMENTER](batch[letter.upper()]).float()
-                told = (labels >= 0).float()
-                loss = weighted_cross_entropy(logits, labels, told)
-                terms[f"classes_{letter}"] = loss
-                terms[f"right_{letter}"] = (logits.argmax(1) == labels).sum() / told.sum().clamp(min=1)
+                is_labelled = (labels >= 0).float()
+                loss = weighted_cross_entropy(logits, labels, is_labelled)
+                terms[f"cross_entropy_{letter}"] = loss
+                terms[f"accuracy_{letter}"] = (logits.argmax(1) == labels).sum() / is_labelled.sum().clamp(min=1)
                 total = total + loss
         return LossOutput(loss=total, logged=terms)
 
     def extra_losses(self, nets: Nets, batch: Batch, letter: str, fake: Tensor) -> dict[str, Tensor]:
         with torch.no_grad():
             logits = nets[SEGMENTER](batch[letter.upper()]).float()
-        seen = pseudo_labels(logits, batch.get(f"label_{letter}"))
-        return {
-            f"classes_{letter}": weighted_cross_entropy(nets[SEGMENTER](fake).float(), *seen) * SEMANTIC_LOSS_WEIGHT
-        }
+        classes, weights = pseudo_labels(logits, batch.get(f"label_{letter}"))
+        loss = weighted_cross_entropy(nets[SEGMENTER](fake).float(), classes, weights)
+        return {f"semantic_{letter}": loss * SEMANTIC_LOSS_WEIGHT}
 
 
 def pseudo_labels(logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
-    """What a segmenter knows of pictures by its `logits`, `(B, K, H, W)`: classes, and how far, 0 to 1, `(B, H, W)`.
+    """Return target classes and their weights in [0, 1], both `(B, H, W)`, from a segmenter's `logits` `(B, K, H, W)`.
 
-    With `labels` the classes are these; without, what it tells, and it knows only what it is sure of.
+    With `labels`: these, and their probabilities. Without: the most likely classes, and 0 for those below
+    `CONFIDENCE_THRESHOLD`.
     """
-    shares = logits.softmax(1)
+    probabilities = logits.softmax(1)
     if labels is None:
-        sure, told = shares.max(1)
-        return told, sure * (sure >= CONFIDENCE_THRESHOLD)
-    return labels, _of(shares, labels) * (labels >= 0)
+        confidence, classes = probabilities.max(1)
+        return classes, confidence * (confidence >= CONFIDENCE_THRESHOLD)
+    return labels, _gather_class(probabilities, labels) * (labels >= 0)
 
 
 def weighted_cross_entropy(logits: Tensor, classes: Tensor, weights: Tensor) -> Tensor:
-    """The cross-entropy of `logits` `(B, K, H, W)` with `classes`, times `weights`, both `(B, H, W)`: a mean.
+    """Return the mean cross-entropy of `logits` `(B, K, H, W)` with `classes` `(B, H, W)`, times `weights` `(B, H, W)`.
 
-    It is one over all pixels, whatever they weigh: so the mean over the parts of a batch is that of the batch.
+    The sum is divided by the number of pixels, not by the sum of weights: so the mean over microbatches is that of the
+    batch.
     """
-    return -(_of(F.log_softmax(logits, 1), classes) * weights).mean()
+    return -(_gather_class(F.log_softmax(logits, 1), classes) * weights).mean()
 
 
-def _of(values: Tensor, classes: Tensor) -> Tensor:
-    """The value of each pixel's class, of `(B, K, H, W)`; that of class 0 where there is none."""
+def _gather_class(values: Tensor, classes: Tensor) -> Tensor:
+    """Return the value `(B, H, W)` of each pixel's class from `(B, K, H, W)`; pixels without a class get class 0."""
     return values.gather(1, classes.clamp(min=0)[:, None])[:, 0]

@@ -1,4 +1,4 @@
-"""Keeping what masks say must be kept: a term more in the phase that trains the generators."""
+"""Loss terms on annotations in the phase that trains the generators; here for masks of what may change."""
 
 from __future__ import annotations
 
@@ -12,58 +12,57 @@ from velogan.objectives.base import LossOutput, Objective, Phase, PhaseCache
 from velogan.types import Batch, Direction, Nets
 
 MASK_LOSS_WEIGHT = 10.0
-"""Weight of the term: that of CycleGAN's cycle."""
+"""As that of CycleGAN's cycle loss."""
 
-Fakes = Callable[[PhaseCache], Mapping[Direction, Tensor]]
-"""The translations `(B, C, H, W)` among what a phase hands on."""
+GetFakes = Callable[[PhaseCache], Mapping[Direction, Tensor]]
+"""Returns the translations `(B, C, H, W)` in a phase's cache."""
 
 
 class ExtraLoss:
-    """An `inner` objective whose phase `name` also pays for its translations, which `fakes` finds; see `terms`."""
+    """Wraps `inner` and adds loss terms on the translations of its phase `name`, by `get_fakes` from the cache."""
 
-    def __init__(self, inner: Objective, fakes: Fakes, *, name: str):
-        self._inner, self._fakes, self._name = inner, fakes, name
+    def __init__(self, inner: Objective, get_fakes: GetFakes, *, name: str):
+        self._inner, self._get_fakes, self._name = inner, get_fakes, name
         self.draws, self.state = inner.draws, inner.state
 
     def phases(self) -> list[Phase]:
-        """Those of the inner objective."""
+        """Return the phases of the inner objective, one of them with the extra terms."""
         return [
             replace(phase, loss=partial(self._loss, phase)) if phase.name == self._name else phase
             for phase in self._inner.phases()
         ]
 
     def extra_losses(self, nets: Nets, batch: Batch, letter: str, fake: Tensor) -> dict[str, Tensor]:
-        """What is paid for `fake`, the translations of the domain `letter`, a or b: scalars by name."""
+        """Return scalar loss terms by name for `fake`, the translations of the domain `letter`, a or b."""
         raise NotImplementedError
 
     def _loss(self, phase: Phase, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         out = phase.loss(nets, batch, cache)
         terms, total = dict(out.logged), out.loss
-        for way, fake in self._fakes(out.cache).items():
-            for name, value in self.extra_losses(nets, batch, way[0], fake).items():
+        for direction, fake in self._get_fakes(out.cache).items():
+            for name, value in self.extra_losses(nets, batch, direction[0], fake).items():
                 terms[name], total = value, total + value
         return replace(out, loss=total, logged=terms)
 
 
 class MaskLoss(ExtraLoss):
-    """Pays for what translations change where they must not.
+    """Penalises changes outside the masks.
 
-    The batch holds `mask_a`, `mask_b` or both, `(B, 1, H, W)`, 1 where a picture may change and 0 where it stays.
+    The batch holds `mask_a`, `mask_b` or both, `(B, 1, H, W)`, 1 where an image may change and 0 elsewhere.
     """
 
     def extra_losses(self, nets: Nets, batch: Batch, letter: str, fake: Tensor) -> dict[str, Tensor]:
         if f"mask_{letter}" not in batch:
             return {}
-        return {
-            f"kept_{letter}": changed_outside(fake, batch[letter.upper()], batch[f"mask_{letter}"]) * MASK_LOSS_WEIGHT
-        }
+        loss = change_outside_mask(fake, batch[letter.upper()], batch[f"mask_{letter}"])
+        return {f"mask_{letter}": loss * MASK_LOSS_WEIGHT}
 
 
-def changed_outside(made: Tensor, given: Tensor, mask: Tensor) -> Tensor:
-    """The mean of |made - given|, `(B, C, H, W)`, where `mask`, `(B, 1, H, W)`, is 0; 0 where it is 1 everywhere.
+def change_outside_mask(fake: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean of |fake - source|, both `(B, C, H, W)`, where `mask`, `(B, 1, H, W)`, is 0.
 
-    A scalar, the mean over the pictures of their means, so that parts of a batch add up to it.
+    A scalar: the mean over images of their means, as microbatches need it; an image whose mask is all 1 counts 0.
     """
     outside = 1 - mask
-    count = (outside.sum((1, 2, 3)) * made.shape[1]).clamp(min=1)
-    return (((made.float() - given.float()).abs() * outside).sum((1, 2, 3)) / count).mean()
+    count = (outside.sum((1, 2, 3)) * fake.shape[1]).clamp(min=1)
+    return (((fake.float() - source.float()).abs() * outside).sum((1, 2, 3)) / count).mean()

@@ -1,4 +1,4 @@
-"""The pool of past fakes that a discriminator is shown (Shrivastava et al. 2017, section 2.3)."""
+"""The pool of earlier fakes shown to a discriminator (Shrivastava et al. 2017, section 2.3)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 
 class FakePool(nn.Module):
-    """Holds `size` images of `shape` (C, H, W) on the device. The caller gives its random choices as uniform numbers.
+    """Holds `size` images of `shape` (C, H, W) on the device.
 
     Until it is full it stores and returns each new image. Then, with probability one half, it returns a random stored
     image and stores the new one in its place; otherwise it returns the new one. With size 0 it returns each new image.
-    An image that is not finite is never stored: it would break a later step.
+    A non-finite image is never stored: it would break a later step.
     """
 
     images: Tensor
@@ -25,13 +25,12 @@ class FakePool(nn.Module):
 
     @torch.no_grad()
     def forward(self, new: Tensor, uniform: Tensor) -> Tensor:
-        """`new` is `(B, C, H, W)`, `uniform` `(2, B)` in [0, 1): swap or not, and which. Returns `(B, C, H, W)`."""
+        """Exchange images `new`, `(B, C, H, W)`, by numbers `uniform`, `(2, B)` in [0, 1): swap or not, and which."""
         if self.size == 0:
             return new
-        given = [self._one(image, u) for image, u in zip(new.split(1), uniform.unbind(1))]
-        return torch.cat(given)
+        return torch.cat([self._exchange(image, draws) for image, draws in zip(new.split(1), uniform.unbind(1))])
 
-    def _one(self, new: Tensor, uniform: Tensor) -> Tensor:
+    def _exchange(self, new: Tensor, uniform: Tensor) -> Tensor:
         full = self.stored >= self.size
         slot = torch.where(full, (uniform[1] * self.size).long(), self.stored).view(1)
         old = self.images[slot]  # indexing keeps the memory layout of the images; index_select does not
