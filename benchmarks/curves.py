@@ -21,7 +21,7 @@ from velogan.engine.trainer import Hook
 from velogan.observe.progress import Display
 from velogan.recipes import cyclegan
 from velogan.training.build import build_trainer
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 
 EVERY = 10
 
@@ -33,7 +33,7 @@ def curve(mode: str, *, steps: int) -> dict[str, Any]:
         .with_size("xs")
         .change(data={"crop_size": 64}, train={"length": f"{steps} images"}, engine={"mode": mode})
     )
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     with Display() as display:
         trainer = build_trainer(config, open_data(config.data, task=display.task, print_line=display.print_line))
     length = parse_length(config.train.length, epoch=trainer.epoch)

@@ -29,7 +29,7 @@ from velogan.observe.machine import machine
 from velogan.observe.progress import Display
 from velogan.recipes import RECIPES
 from velogan.training.build import build_trainer
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 
 TABLE_1 = {
     1: (66.27, 32.92, 2.0128),
@@ -54,7 +54,7 @@ class Entrant:
     def __post_init__(self) -> None:
         config, _ = fit_channels(self.config, *self.data.channels)
         check_sizes(config.method, config.spec, self.data.shapes(config.data))
-        config = config.model_copy(update={"engine": decide(config)[0]})
+        config = config.model_copy(update={"engine": resolve_engine(config)[0]})
         self.config, self.trainer = config, build_trainer(config, self.data)
         self.length = parse_length(config.train.length, epoch=self.trainer.epoch)
 

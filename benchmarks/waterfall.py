@@ -21,7 +21,7 @@ from benchmarks.bench.measure import bench
 from velogan.engine.device import resolve_device
 from velogan.recipes import DEFAULT
 from velogan.report.plots import Drawing, estimate_text_width
-from velogan.training.resolve import MODES
+from velogan.training.engine_rules import MODES
 
 _WIDTH, _LEFT, _RIGHT = 480, 16, 16
 _ROW, _BAR, _TOP = 46, 18, 66

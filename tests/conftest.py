@@ -20,7 +20,7 @@ from velogan.config import Config
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.kernels.native import load_kernels
 from velogan.kernels.norms import NormKernels
-from velogan.training import choices as decide
+from velogan.training import engine_settings
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton: its kernels then run on CPU tensors
@@ -53,7 +53,7 @@ def _shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _no_measurement() -> Iterator[None]:
     """Equal runs choose equal kernels, however busy the machine is when each begins."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decide, "training_gain", lambda _layer, _gemm: 2.0)
+        patch.setattr(engine_settings, "training_gain", lambda _layer, _gemm: 2.0)
         yield
 
 

@@ -11,12 +11,12 @@ from velogan.methods.cyclegan import CycleGAN
 from velogan.networks.outputs import MaskGenerator
 from velogan.recipes import RECIPES
 from velogan.training.build import build_step
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 
 
 def _tiny(config: Config) -> Config:
     tiny = config.change(generator={"channels": 2, "blocks": 1}, discriminator={"channels": 2})
-    return tiny.model_copy(update={"engine": decide(tiny)[0]})
+    return tiny.model_copy(update={"engine": resolve_engine(tiny)[0]})
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -16,8 +16,8 @@ from benchmarks.bench.pictures import Feed
 from velogan.config import Config
 from velogan.engine.device import resolve_device, synchronise
 from velogan.training.build import build_step
-from velogan.training.choices import decide
-from velogan.training.trial import random_batch
+from velogan.training.engine_settings import resolve_engine
+from velogan.training.trial_step import random_batch
 from velogan.types import Batch
 
 _LEAST_S = 0.25
@@ -47,7 +47,7 @@ class Contestant:
         self.seconds: list[float] = []
         self.data_seconds: list[float] = []
         self._started = time.perf_counter()
-        self.engine, _ = decide(config.change(engine=engine))
+        self.engine, _ = resolve_engine(config.change(engine=engine))
         print_line(f"{name}: {_described(self.engine.model_dump())}")
         torch.set_num_threads(self.engine.threads or 1)
         self.device = resolve_device(self.engine.device)

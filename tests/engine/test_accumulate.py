@@ -13,7 +13,7 @@ from torch import Tensor
 from velogan.config import Config
 from velogan.data.sets.pair import Data
 from velogan.training.build import build_step, build_trainer
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 
 from ..domains import domain_in_memory
 
@@ -26,7 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 def _trained(config: Config, seed: int) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
     """The weights after three updates of two images of each domain, and the losses on the way."""
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     step, objective, nets = build_step(config, shape=(SIDE, SIDE))
     random, rows = torch.Generator().manual_seed(seed), []
     for number in range(3):
@@ -64,7 +64,7 @@ def test_a_step_counts_all_images_of_its_update(tiny_config: Callable[..., Confi
     pictures = [np.full((36, 36, 3), value, np.uint8) for value in range(6)]
     domain = domain_in_memory(pictures)
     config = tiny_config(train={"accumulate": 3}, data={"batch_size": 2}, engine={"precision": "fp32"})
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     trainer = build_trainer(config, Data(sources=None, a=domain, b=domain))  # pyright: ignore
     assert trainer.batch_size == 6
     batches = trainer.loaders["train"].batches(0)

@@ -10,7 +10,7 @@ from velogan.config import Config
 from velogan.engine.cudnn import measure_convolutions
 from velogan.training import build
 from velogan.training.build import build_step
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,5 @@ def test_a_step_says_whether_its_images_are_of_one_size(
     told: list[Any] = []
     monkeypatch.setattr(build, "measure_convolutions", lambda device, *, one_size: told.append((device.type, one_size)))
     config = tiny_config(engine={"mode": mode, "device": "cpu"}, data={"preprocess": preprocess})
-    build_step(config.model_copy(update={"engine": decide(config)[0]}), shape=(32, 32))
+    build_step(config.model_copy(update={"engine": resolve_engine(config)[0]}), shape=(32, 32))
     assert told == [("cpu", one_size)]

@@ -30,7 +30,7 @@ from velogan.networks.generators import build_generator
 from velogan.observe.statistics import Stats
 from velogan.recipes import RECIPES
 from velogan.training.build import build_step
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 from velogan.types import Batch
 
 from ..domains import domain_in_memory
@@ -174,7 +174,7 @@ def _config(recipe: str, **sections: Any) -> Config:
         discriminator={"channels": 4},
         engine={"device": str(CUDA), "compile": "off"},
     )
-    return tiny.model_copy(update={"engine": decide(tiny)[0]})
+    return tiny.model_copy(update={"engine": resolve_engine(tiny)[0]})
 
 
 def _loader(config: Config, dtype: type[np.generic]) -> PairLoader:

@@ -17,7 +17,7 @@ from velogan.engine.optimizers import make_capturable
 from velogan.engine.step import Step
 from velogan.objectives.base import LossOutput, Phase, PhaseCache
 from velogan.training.build import build_step
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 from velogan.types import Batch, Nets
 
 SIDE = 32
@@ -25,7 +25,7 @@ HALF: dict[str, Any] = {"precision": "fp16", "threads": 1}
 
 
 def _made(config: Config, *, later: bool = False, accumulate: int = 1) -> tuple[Step, Any, dict[str, nn.Module]]:
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     made, objective, nets = build_step(config, shape=(SIDE, SIDE))
     assert isinstance(made, Step)
     step = Step(
@@ -149,7 +149,7 @@ def test_float16_is_captured_on_a_gpu(tiny_config: Callable[..., Config]):
     rows = []
     for mode in ("eager", "graph"):
         config = tiny_config(engine={**HALF, "device": "cuda", "mode": mode, "compile": "off"})
-        config = config.model_copy(update={"engine": decide(config)[0]})
+        config = config.model_copy(update={"engine": resolve_engine(config)[0]})
         assert (config.engine.precision, config.engine.mode) == ("fp16", mode)
         step, objective, _ = build_step(config, shape=(SIDE, SIDE))
         assert step.scale is not None

@@ -12,8 +12,8 @@ from torch import Tensor
 from velogan.config import Config
 from velogan.kernels.norms import NormKernels
 from velogan.training.build import build_step
-from velogan.training.choices import decide
-from velogan.training.forward import products
+from velogan.training.engine_settings import resolve_engine
+from velogan.training.forward import load_gemm
 
 NATIVE = {"kernels": "native", "precision": "fp32"}
 PLAIN = {"kernels": "plain", "precision": "bf16"}
@@ -50,7 +50,7 @@ class _Kept:
 
 def _trained(config: Config) -> tuple[list[Tensor], int]:
     """The weights after two steps, and the bytes kept in them."""
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     side = config.data.crop_size
     step, objective, nets = build_step(config, shape=(side, side))
     random, kept = torch.Generator().manual_seed(1), _Kept()
@@ -67,7 +67,7 @@ def _trained(config: Config) -> tuple[list[Tensor], int]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_recomputed_activations_train_the_same(case: str, tiny_config: Callable[..., Config], kernels: NormKernels):
-    if case == "winograd" and products("bf16") is None:
+    if case == "winograd" and load_gemm("bf16") is None:
         pytest.skip("this CPU has no bfloat16 in its AVX-512")
     sections = CASES[case]
     config = tiny_config(**sections).change(engine={"threads": 1}, generator={"blocks": 3})

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks import overlay, waterfall
-from velogan.training.resolve import MODES
+from velogan.training.engine_rules import MODES
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SVG = "{http://www.w3.org/2000/svg}"

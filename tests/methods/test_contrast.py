@@ -26,7 +26,7 @@ from velogan.objectives.losses import (
 )
 from velogan.store.checkpoint import load_weights
 from velogan.training.build import build_roles, build_step
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 from velogan.types import Batch
 
 SIDE = 32
@@ -162,7 +162,7 @@ def test_bf16_and_the_native_kernels_are_near_float32(tiny_config: Callable[...,
     rows = []
     for engine in ({"mode": "reference"}, {"precision": "bf16"}):
         config = _config(tiny_config, output="mask").change(engine={"threads": 1, **engine})
-        config = config.model_copy(update={"engine": decide(config)[0]})
+        config = config.model_copy(update={"engine": resolve_engine(config)[0]})
         step, objective, _ = build_step(config, shape=(SIDE, SIDE))
         assert isinstance(objective, ContrastObjective)
         rows.append({name: float(value) for name, value in step({"train": _batch(objective)}).items()})

@@ -34,7 +34,7 @@ from velogan.observe.progress import Display
 from velogan.search.method import METHODS
 from velogan.store.checkpoint import load_weights
 from velogan.training.build import build_step, build_trainer
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 from velogan.types import Batch, Direction, Nets
 
 
@@ -178,7 +178,7 @@ def test_stopped_and_continued_equals_unbroken(
 
 def test_a_captured_step_over_two_splits_computes_the_same(tiny_config: Callable[..., Config], recorder: Any):
     config = tiny_config(method="toy", engine={"kernels": "plain", "precision": "fp32"})
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     results = []
     for captured in (False, True):
         plain, objective, nets = build_step(config, shape=(32, 32))
@@ -202,7 +202,7 @@ def test_a_captured_step_over_two_splits_computes_the_same(tiny_config: Callable
 
 def test_the_halves_are_disjoint_cover_all_and_depend_on_the_seed(tiny_config: Callable[..., Config]):
     config = tiny_config(method="toy", data={"render_count": 7, "validation": 0})
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     with Display() as display:
         data = open_data(config.data, task=display.task, print_line=display.print_line)
     loaders = build_trainer(config, data).loaders

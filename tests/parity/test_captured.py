@@ -19,7 +19,7 @@ from velogan.engine.ema import EMA
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.observe.progress import Display
 from velogan.training.build import build_step, build_trainer
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 from velogan.training.run import train
 from velogan.training.session import Result
 
@@ -36,7 +36,7 @@ def _float32() -> Iterator[None]:
 
 
 def _built(config: Config) -> tuple[Stepper, int, dict[str, nn.Module]]:
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     side = config.data.crop_size
     step, objective, nets = build_step(config, shape=(side, side))
     return step, objective.draws["train"], nets
@@ -50,7 +50,7 @@ def _batch(number: int, *, draws: int, side: int = SIDE) -> dict[str, Tensor]:
 
 def _losses(config: Config) -> list[dict[str, float]]:
     step, draws, _ = _built(config)
-    assert isinstance(step, CapturedStep) == decide(config)[0].captures
+    assert isinstance(step, CapturedStep) == resolve_engine(config)[0].captures
     rows = []
     for number in range(STEPS):
         torch.manual_seed(number)
@@ -149,7 +149,7 @@ def test_dropout_differs_from_replay_to_replay_and_follows_from_the_seed(tiny_co
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_no_step_of_training_waits_for_the_device_or_takes_memory(tiny_config: Callable[..., Config]):
     config = tiny_config(engine={"mode": "graph", "compile": "off", "device": "cuda"})
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     with Display() as display:
         trainer = build_trainer(config, open_data(config.data, task=display.task, print_line=display.print_line))
     batches = trainer.loaders["train"].batches(0)

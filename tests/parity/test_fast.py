@@ -17,8 +17,8 @@ from velogan.kernels.bf16_gemm import load_bf16_gemm
 from velogan.kernels.norms import NormKernels
 from velogan.networks.generators import build_generator
 from velogan.training.build import build_step
-from velogan.training.choices import decide
-from velogan.training.forward import forward_nets
+from velogan.training.engine_settings import resolve_engine
+from velogan.training.forward import build_forward_nets
 
 SIDE = 32
 FAST = {"kernels": "native"}
@@ -26,7 +26,7 @@ FAST = {"kernels": "native"}
 
 def _three_steps(config: Config) -> tuple[list[dict[str, Tensor]], dict[str, nn.Module]]:
     """The losses of three steps and the networks after them."""
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     step, objective, nets = build_step(config, shape=(SIDE, SIDE))
     random, losses = torch.Generator().manual_seed(2), []
     for number in range(3):
@@ -79,7 +79,7 @@ def test_fast_float32_equals_the_reference_to_rounding(
 
 
 def _initial(config: Config) -> dict[str, nn.Module]:
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     return build_step(config, shape=(SIDE, SIDE))[2]
 
 
@@ -109,7 +109,7 @@ def test_a_compiled_network_equals_the_plain_one(tiny_config: Callable[..., Conf
     config = tiny_config(engine={"kernels": "plain", "compile": "on", "precision": "fp32", "threads": 1})
     torch.manual_seed(0)
     net = build_generator(config.generator)
-    compiled = forward_nets({"G_A": net}, config.engine)["G_A"]
+    compiled = build_forward_nets({"G_A": net}, config.engine)["G_A"]
     assert compiled is not net
     images = torch.rand(2, 3, SIDE, SIDE) * 2 - 1
     results = []

@@ -12,7 +12,7 @@ import torch
 
 from velogan.config import Config
 from velogan.training.build import build_step
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 
 SIDE = 32
 
@@ -25,7 +25,7 @@ def _batch(number: int) -> dict[str, torch.Tensor]:
 
 def test_one_adam_over_all_networks_is_the_pair_bit_for_bit(tiny_config: Callable[..., Config]):
     config = tiny_config(engine={"mode": "reference"}, method={"pool_size": 2})
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     step, _, expected = build_step(config, shape=(SIDE, SIDE))
     assert len(step.optimizers) == 2
     _, objective, nets = build_step(config, shape=(SIDE, SIDE))

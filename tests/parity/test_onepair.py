@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from velogan.config import Config
 from velogan.kernels.norms import NormKernels
 from velogan.training.build import build_step
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 
 SIDE, STEPS = 32, 4
 METHOD: dict[str, Any] = {"generator": {"channels": 4, "blocks": 1}}
@@ -31,7 +31,7 @@ SLOW, FAST = {"mode": "reference", "threads": 1}, {"precision": "fp32", "kernels
 
 
 def _built(config: Config) -> tuple[Any, Any, dict[str, nn.Module]]:
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     return build_step(config, shape=(SIDE, SIDE))
 
 

@@ -16,7 +16,7 @@ from velogan.engine.capture import CapturedStep
 from velogan.engine.optimizers import make_capturable
 from velogan.engine.step import Step
 from velogan.training.build import build_step
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 
 SIDE, STEPS = 32, 7
 SHARED: dict[str, Any] = {
@@ -65,7 +65,7 @@ def test_a_captured_step_equals_the_plain_one(case: str, recorder: Any, tiny_con
         method=CASES[case],
         engine={"threads": 1, "precision": "fp32"},
     )
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     plain, captured = list(_rows(config, None)), list(_rows(config, recorder))
     assert captured == plain
     assert recorder.recordings == 1

@@ -18,7 +18,7 @@ from velogan.engine.ema import EMA
 from velogan.engine.trainer import Trainer, step_seed
 from velogan.methods.cyclegan import CycleGAN
 from velogan.training.build import build_step
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 
 EPOCHS, SIDE = 5, 32
 
@@ -125,7 +125,7 @@ def test_five_steps_equal_the_textbook_loop_bit_for_bit(case: str, tiny_config: 
     sections = {"method": {}, **CASES[case]}
     sections["method"] = {"pool_size": 2, **sections["method"]}  # full after two steps, so that it swaps
     config = tiny_config(engine={"mode": "reference", "threads": 1}, **sections)
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     step, objective, nets = build_step(config, shape=(SIDE, SIDE))
     size, random = config.data.batch, torch.Generator().manual_seed(1)
     batches = [

@@ -24,7 +24,7 @@ from velogan.observe.progress import Display
 from velogan.search.recorder import ArchitectureRecorder
 from velogan.search.supernet import Supernets, mixtures
 from velogan.training.build import build_roles, build_step
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 from velogan.training.run import train
 from velogan.training.session import Result
 from velogan.types import Batch
@@ -57,7 +57,7 @@ def search(tiny_config: Callable[..., Config]) -> Callable[..., Config]:
 
 
 def _step(config: Config, side: int = 32) -> tuple[Any, Any, dict[str, nn.Module]]:
-    return build_step(config.model_copy(update={"engine": decide(config)[0]}), shape=(side, side))
+    return build_step(config.model_copy(update={"engine": resolve_engine(config)[0]}), shape=(side, side))
 
 
 def _batches(draws: Any, number: int = 0, side: int = 32) -> dict[str, Batch]:

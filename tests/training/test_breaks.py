@@ -18,7 +18,7 @@ from velogan.engine.step import Step
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints
 from velogan.training.build import build_step
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 from velogan.training.run import train
 from velogan.training.session import Result
 
@@ -99,7 +99,7 @@ def test_steps_on_flat_pictures_stay_finite(engine: str, tiny_config: Callable[.
     if "native" in engine:
         request.getfixturevalue("kernels")
     config = tiny_config(engine={"threads": 1, "device": "cpu", **ENGINES[engine]})
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     step, objective, nets = build_step(config, shape=(32, 32))
     one_pixel = torch.ones(1, 3, 32, 32)
     one_pixel[0, :, 7, 9] = -1

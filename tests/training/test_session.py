@@ -18,9 +18,8 @@ from velogan.config import Config, read_config
 from velogan.engine.config import EngineConfig
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import find_checkpoint, load_weights
-from velogan.training import choices as decide
+from velogan.training import engine_settings, run
 from velogan.training import forward as faster
-from velogan.training import run
 from velogan.translate.model import load_translator
 
 Train = Callable[..., str]
@@ -57,12 +56,12 @@ def test_a_run_of_a_gpu_continues_without_one(train: Train, tmp_path: Path):
     train(2)
     _pretend(tmp_path / "run", device="cuda", mode="graph", kernels="plain")
     said = train(4)
-    assert "the engine computes another way from 2 images on: there is no device cuda here" in said
+    assert "the engine settings change at 2 images: there is no device cuda here" in said
     first, second = _engines(tmp_path / "run")
     assert (first["from_images"], second["from_images"]) == (0, 2)
     assert (second["engine"]["device"], second["engine"]["mode"]) == ("cpu", "eager")
     assert second["reason"] == "there is no device cuda here"
-    assert "another way" not in train(6), "from then on it computes as it did"
+    assert "engine settings change" not in train(6), "from then on it computes as it did"
     assert len(_engines(tmp_path / "run")) == 2
 
 
@@ -72,25 +71,25 @@ def test_a_run_with_winograd_continues_on_a_processor_without_it(
     train(2, "--engine.precision", "bf16", "--engine.kernels", "native")
     _pretend(tmp_path / "run", kernels="winograd")
     monkeypatch.setattr(faster, "load_bf16_gemm", lambda cache: None)
-    assert "from 2 images on: this CPU cannot run engine.kernels=winograd" in train(4)
+    assert "at 2 images: this CPU cannot run engine.kernels=winograd" in train(4)
     assert _engines(tmp_path / "run")[-1]["engine"]["kernels"] in ("native", "plain")
 
 
 def test_what_is_asked_for_now_holds_from_now_on(train: Train, tmp_path: Path):
     train(2)
     said = train(4, "--engine.precision", "fp32") + train(6, "--engine.precision", "bf16")
-    assert re.search("from [24] images on: asked for engine.precision=", said), "from 4 on where it chose fp32 itself"
+    assert re.search("at [24] images: requested: engine.precision=", said), "from 4 on where it chose fp32 itself"
     assert _engines(tmp_path / "run")[-1]["engine"]["precision"] == "bf16"
-    assert train(8, "--engine.device", "cpu").count("another way") == 0, "it computed there before"
+    assert train(8, "--engine.device", "cpu").count("engine settings change") == 0, "it computed there before"
     assert "engine.device=cuda:77 cannot be used here" in train(10, "--engine.device", "cuda:77", code=2)
 
 
 def test_another_device_decides_everything_again(tiny_config: Callable[..., Config]):
     before = EngineConfig(mode="eager", device="cpu", kernels="winograd", precision="bf16", compile="off")
     config = tiny_config(engine={"device": "meta", "threads": None})
-    engine, _, why = decide.resume(config, before)
+    engine, _, why = engine_settings.resolve_engine_on_resume(config, before)
     assert (engine.device, engine.kernels, engine.precision) == ("meta", "plain", "fp32")
-    assert why == "asked for engine.device=meta"
+    assert why == "requested: engine.device=meta"
 
 
 def test_the_configuration_pins_nobody_to_the_first_machine(train: Train, tmp_path: Path):

@@ -27,7 +27,7 @@ def dry_run(config: Config, *, defaults: Config, quiet: bool) -> dict[str, Any]:
     from velogan.data.sets.sources import find_sources
     from velogan.methods.fit import check_sizes, parameters_of
     from velogan.observe.progress import Display
-    from velogan.training.record import decision_lines
+    from velogan.training.record import format_decisions
 
     check_rules_match(config)
     if not is_main_process():
@@ -42,7 +42,7 @@ def dry_run(config: Config, *, defaults: Config, quiet: bool) -> dict[str, Any]:
         check_sizes(real.method, real.spec, [real.data.crop] if real.data.crop else [])
         if config.data.labels_a or config.data.labels_b:
             display.print_line(f"label maps are not read for a dry run: the estimate assumes {USUAL_CLASSES} classes")
-        for line in ["timing a few steps", *decision_lines(decisions)]:
+        for line in ["timing a few steps", *format_decisions(decisions)]:
             display.print_line(line)
         images, estimate = _estimate(real, images=length.total, minutes=length.span.amount, log=display.print_line)
     result = {

@@ -16,8 +16,8 @@ from velogan.config import Config, parse_config
 from velogan.engine.child import answer, ask
 from velogan.engine.device import device_for, set_threads, synchronise
 from velogan.engine.memory import peak_memory_mb
-from velogan.training.choices import decide
-from velogan.training.trial import random_steps
+from velogan.training.engine_settings import resolve_engine
+from velogan.training.trial_step import build_random_step
 
 WARM_UP = 2
 """Steps before the timed ones: a first one builds kernels, captures and allocates; a second one has all moments."""
@@ -53,10 +53,10 @@ def probe(config: Config, cores: Sequence[int]) -> StepCost:
 
 def _measure(request: Mapping[str, Any]) -> dict[str, float]:
     config = parse_config(request["config"])
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     set_threads(config.engine)
     device = device_for(config.engine)
-    step = random_steps(config, device)
+    step = build_random_step(config, device)
     for _ in range(WARM_UP):
         step()
     gpu_memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0

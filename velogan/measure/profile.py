@@ -30,7 +30,7 @@ from velogan.observe.machine import machine
 from velogan.observe.progress import Display
 from velogan.report.profile_page import write_profile_page
 from velogan.training.build import build_trainer
-from velogan.training.choices import decide
+from velogan.training.engine_settings import resolve_engine
 from velogan.types import Decision
 
 WARM_UP = 3
@@ -54,7 +54,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     data = open_data(config.data, task=display.task, print_line=display.print_line)
     config, _ = fit_channels(config, *data.channels)
     check_sizes(config.method, config.spec, data.shapes(config.data))
-    engine, decisions = decide(config)
+    engine, decisions = resolve_engine(config)
     device = torch.device(engine.device)
     if device.type not in ("cpu", "cuda"):
         raise ValueError(

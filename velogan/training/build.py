@@ -37,8 +37,8 @@ from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import HALVES, Objective
 from velogan.objectives.classes import SEGMENTER, SemanticConsistencyLoss
 from velogan.objectives.masks import MaskLoss
-from velogan.training.forward import forward_net, forward_nets
-from velogan.training.resolve import RUNNING
+from velogan.training.engine_rules import BATCH_NORMS
+from velogan.training.forward import build_forward_net, build_forward_nets
 from velogan.translate.model import load_translator
 from velogan.types import Batch, Direction, Nets
 
@@ -89,7 +89,7 @@ def averaged_views(config: Config, averages: Nets) -> InferenceGenerators:
     """Return the generators for sample grids and validation: over the weights of `averages`, as fast as training."""
     engine = config.engine.model_copy(update={"compile": "off"})  # few images, of several shapes
     views = config.method.views(averages, config.spec)
-    accelerate = partial(forward_net, engine=engine)
+    accelerate = partial(build_forward_net, engine=engine)
     generators: dict[Direction, nn.Module] = {name: accelerate(net) for name, net in views.generators.items()}
     reconstruction = accelerate(views.reconstruction) if views.reconstruction else None
     return replace(views, generators=generators, reconstruction=reconstruction)
@@ -140,7 +140,7 @@ def build_step(
     step = Step(
         phases,
         nets=nets,
-        forward_nets=forward_nets(nets, engine, recomputed=recomputed),
+        forward_nets=build_forward_nets(nets, engine, recomputed=recomputed),
         optimizers=optimizers,
         autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(engine.precision),
         channels_last=engine.channels_last,
@@ -161,7 +161,7 @@ def _build_objective(config: Config, shape: tuple[int, int]) -> Objective:
     method, data = config.method, config.data
     # passes through the same weights run as one batch if that is exact: with norms of single images, of one size
     batched = config.engine.mode in ("eager", "graph") and "crop" in data.preprocess
-    batched = batched and not config.spec.norms & RUNNING
+    batched = batched and not config.spec.norms & BATCH_NORMS
     objective: Objective = method.objective(config.spec, shape=shape, batched=batched)
     for prefix, wrapped in (("mask_", MaskLoss), ("label_", SemanticConsistencyLoss)):
         if any(name.startswith(prefix) for name in data.annotations):

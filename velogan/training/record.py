@@ -1,4 +1,4 @@
-"""A run's `run.json`: where it came from, its data, and what the engine chose from which image on."""
+"""A run's `run.json`: its origin, its data, and its engine settings with the images from which they hold."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from velogan.observe.machine import machine
 from velogan.types import Decision
 
 
-def new_record(origin: Mapping[str, Any], data: Data) -> dict[str, Any]:
-    """Return the record of a new run. `origin` holds its `preset`, `command`, and what was `changed`."""
+def create_record(origin: Mapping[str, Any], data: Data) -> dict[str, Any]:
+    """Return the record of a new run; `origin`: its `preset`, `command` and the fields `changed` in the preset."""
     return {
         "velogan": velogan.__version__,
         **origin,
@@ -30,7 +30,7 @@ def new_record(origin: Mapping[str, Any], data: Data) -> dict[str, Any]:
     }
 
 
-def with_engine(
+def add_engine(
     record: Mapping[str, Any],
     engine: EngineConfig,
     decisions: Sequence[Decision],
@@ -39,24 +39,13 @@ def with_engine(
     reason: str,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Return the record with engine settings that hold from `images` seen on, and the `reason` for the change."""
-    decided = [asdict(decision) for decision in decisions]
-    chosen = {
-        "from_images": images,
-        "reason": reason,
-        "engine": engine.model_dump(mode="json"),
-        "decisions": decided,
-        "machine": machine(device),
-    }
-    return {
-        **record,
-        "machine": chosen["machine"],
-        "decisions": decided,
-        "engines": [*record.get("engines", []), chosen],
-    }
+    """Return the record with engine settings added that hold from `images` seen on; `reason`: why they changed."""
+    current = {"machine": machine(device), "decisions": [asdict(decision) for decision in decisions]}
+    entry = {"from_images": images, "reason": reason, "engine": engine.model_dump(mode="json"), **current}
+    return {**record, **current, "engines": [*record.get("engines", []), entry]}
 
 
-def engine_of(record: Mapping[str, Any]) -> EngineConfig | None:
+def read_engine(record: Mapping[str, Any]) -> EngineConfig | None:
     """Return the engine settings recorded last; None if there are none."""
     try:
         return EngineConfig.model_validate(record["engines"][-1]["engine"])
@@ -64,8 +53,8 @@ def engine_of(record: Mapping[str, Any]) -> EngineConfig | None:
         return None
 
 
-def changed_domains(record: Mapping[str, Any], data: Data) -> list[str]:
-    """List the domains whose images or annotations have changed since the run began; see `Data.changed`."""
+def find_changed_domains(record: Mapping[str, Any], data: Data) -> list[str]:
+    """Return the domains whose images or annotations have changed since the run started; see `Data.changed`."""
     try:
         return data.changed({name: entry["digest"] for name, entry in record["data"].items()})
     except (KeyError, TypeError, AttributeError):
@@ -74,18 +63,17 @@ def changed_domains(record: Mapping[str, Any], data: Data) -> list[str]:
 
 def _counts(side: Side, domain: Domain) -> dict[str, Any]:
     test = len(side.test.names) if side.test else 0
-    held = len(side.validation.names) if side.validation else 0
-    counts = {"train": len(domain), "validation": held, "test": test, "skipped": len(domain.skipped)}
+    validation = len(side.validation.names) if side.validation else 0
+    counts = {"train": len(domain), "validation": validation, "test": test, "skipped": len(domain.skipped)}
     return {"name": side.name, **counts, "digest": domain.digest}
 
 
-def decision_lines(decisions: Sequence[Decision]) -> list[str]:
-    """Return the lines to print: the engine settings in one, then decisions on the data, precision and kernels."""
-    of_engine = {decision.field: decision for decision in decisions if decision.field in EngineConfig.model_fields}
-    enabled = [decision for decision in of_engine.values() if decision.value != "off"]
+def format_decisions(decisions: Sequence[Decision]) -> list[str]:
+    """Return lines to print: one with the engine settings, then one per decision on data, precision and kernels."""
+    fields = EngineConfig.model_fields
+    enabled = [decision for decision in decisions if decision.field in fields and decision.value != "off"]
     values = [decision.field if decision.value == "on" else decision.value for decision in enabled]
+    printed = [decision for decision in decisions if decision.field not in fields]
+    printed += [decision for decision in decisions if decision.field in ("precision", "kernels")]
     lines = [f"engine: {', '.join(values)} (reasons: run.json)"] if values else []
-    for decision in decisions:
-        if decision.field not in of_engine or decision.field in ("precision", "kernels"):
-            lines.append(f"{decision.field}: {decision.value} ({decision.reason})")
-    return lines
+    return lines + [f"{decision.field}: {decision.value} ({decision.reason})" for decision in printed]

@@ -25,7 +25,7 @@ from velogan.store.checkpoint import (
 )
 from velogan.store.record import write_record
 from velogan.training.context import RunContext
-from velogan.training.record import changed_domains, decision_lines, engine_of, new_record, with_engine
+from velogan.training.record import add_engine, create_record, find_changed_domains, format_decisions, read_engine
 from velogan.training.run_folder import RunFolder
 
 
@@ -63,8 +63,8 @@ def start_or_resume(
         record["command"] = origin["command"]
         write_record(folder.path, record)
     if "data" not in record:
-        record = {**new_record(origin, context.data), **record}
-    if is_resumed and (changed := changed_domains(record, context.data)):
+        record = {**create_record(origin, context.data), **record}
+    if is_resumed and (changed := find_changed_domains(record, context.data)):
         folder.print_line(
             f"the pictures of domain {' and '.join(changed)} have changed since this run began: continuing with the "
             "new ones"
@@ -141,16 +141,16 @@ def _is_already_past_length(folder: RunFolder, context: RunContext, trainer: Tra
 
 def _record_engine(folder: RunFolder, context: RunContext, trainer: Trainer, record: Mapping[str, Any]) -> None:
     """Write the `record` with the engine settings, and report them, unless they are the previous ones."""
-    engine, previous = context.engine, engine_of(record)
+    engine, previous = context.engine, read_engine(record)
     free = {"threads"} if context.requested.engine.threads is None else set[str]()  # then they depend on the machine
     if previous and previous.model_dump(exclude=free) == engine.model_dump(exclude=free):
         return
     if context.engine_change:
         images = pluralize(trainer.images, "image")
-        folder.print_line(f"the engine computes another way from {images} on: {context.engine_change}")
-    for line in decision_lines(context.decisions):
+        folder.print_line(f"the engine settings change at {images}: {context.engine_change}")
+    for line in format_decisions(context.decisions):
         folder.print_line(line)
-    record = with_engine(
+    record = add_engine(
         record,
         engine,
         context.decisions,

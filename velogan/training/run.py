@@ -32,10 +32,10 @@ from velogan.observe.log import Log
 from velogan.observe.progress import Display
 from velogan.search.recorder import ArchitectureRecorder
 from velogan.store.lock import lock_folder
-from velogan.training.batch import with_batch
+from velogan.training.batch_size import resolve_auto_batch_size
 from velogan.training.build import averaged_views, build_roles, build_trainer, load_pretrained
-from velogan.training.choices import decide, on_this_host, resume
 from velogan.training.context import RunContext
+from velogan.training.engine_settings import assign_threads, resolve_engine, resolve_engine_on_resume
 from velogan.training.resume import start_or_resume
 from velogan.training.run_folder import RunFolder
 from velogan.training.session import Result, Session
@@ -149,17 +149,17 @@ def prepare_run(distributed: DistributedContext, display: Display, folder: RunFo
     check_same_images(distributed, data)
     requested, channel_decisions = fit_channels(config, *data.channels)
     check_sizes(requested.method, requested.spec, data.shapes(requested.data))
-    requested, batch_decisions = with_batch(requested, data, distributed)
+    requested, batch_decisions = resolve_auto_batch_size(requested, data, distributed)
     resolved = None
     if folder and previous_engine:
-        resolved = resume(requested, previous_engine, processes=distributed.world)
+        resolved = resolve_engine_on_resume(requested, previous_engine, processes=distributed.world)
     elif folder:
-        resolved = (*decide(requested, processes=distributed.world), "")
+        resolved = (*resolve_engine(requested, processes=distributed.world), "")
     engine, engine_decisions, engine_change = distributed.broadcast(resolved)
     return RunContext(
         distributed=distributed,
         requested=requested,
-        config=requested.model_copy(update={"engine": on_this_host(distributed, requested.engine, engine)}),
+        config=requested.model_copy(update={"engine": assign_threads(distributed, requested.engine, engine)}),
         engine=engine,
         decisions=[*channel_decisions, *batch_decisions, *engine_decisions],
         engine_change=engine_change,

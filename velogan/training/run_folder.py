@@ -9,7 +9,7 @@ from velogan.config import Config, differences, parse_config, read_config
 from velogan.data.sets.sources import check_apart
 from velogan.store.checkpoint import is_imported, list_checkpoints
 from velogan.store.record import read_record
-from velogan.training.record import engine_of
+from velogan.training.record import read_engine
 
 FIELDS_CHANGEABLE_ON_RESUME = (
     "data.cache_dir",
@@ -38,7 +38,7 @@ class RunFolder:
     def __init__(self, path: Path, config: Config, *, print_line: Callable[[str], None]):
         self.path, self.config, self.print_line = path, config, print_line
         self.record = read_record(path)
-        self.previous_engine = engine_of(self.record)
+        self.previous_engine = read_engine(self.record)
 
     @classmethod
     def open(cls, path: Path, config: Config, *, print_line: Callable[[str], None]) -> RunFolder:

@@ -22,7 +22,7 @@ from velogan.data.sets.annotations import Labels
 from velogan.data.sets.loader import PairLoader
 from velogan.data.sets.pair import Data, open_data
 from velogan.training.build import build_roles
-from velogan.training.record import changed_domains, new_record
+from velogan.training.record import create_record, find_changed_domains
 
 LEVELS = np.array([40, 120, 200], np.uint8)
 KINDS = {
@@ -238,7 +238,7 @@ def test_what_methods_and_networks_cannot_take_is_refused() -> None:
 def test_annotations_that_have_changed_are_noticed_when_a_run_goes_on(pictures: Path) -> None:
     asked = config(pictures, masks_a="maskA", labels_b="numbersB")
     data, _ = read(asked)
-    record = new_record({}, data)
-    assert changed_domains(record, data) == []
+    record = create_record({}, data)
+    assert find_changed_domains(record, data) == []
     shutil.copy(pictures / "numbersB/1.png", pictures / "numbersB/0.png")
-    assert changed_domains(record, read(asked)[0]) == ["B (label)"]
+    assert find_changed_domains(record, read(asked)[0]) == ["B (label)"]

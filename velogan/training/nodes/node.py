@@ -36,7 +36,7 @@ class ModuleState:
         """Copy the state of `roles` from `trainer`."""
         averages = {role: trainer.ema.nets[role] for role in roles if role in trainer.ema.nets}
         nets = {role: trainer.nets[role] for role in roles}
-        return cls(weights_of(nets), weights_of(averages), on_cpu(trainer.state_dict()))
+        return cls(copy_weights(nets), copy_weights(averages), on_cpu(trainer.state_dict()))
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,11 @@ class Node:
         if own is None and not self._has_state:
             return Report({}, None)
         if order.nets is not None and order.objective is not None:
-            fill(trainer.nets, order.nets)
+            load_weights(trainer.nets, order.nets)
             trainer.state.load_state_dict(order.objective)
         if own is not None:
-            fill(trainer.nets, own.nets)
-            fill(trainer.ema.nets, own.averages)
+            load_weights(trainer.nets, own.nets)
+            load_weights(trainer.ema.nets, own.averages)
             trainer.load_state_dict(own.trainer)
             self._has_state = True
         self._paced.steps = -(-(order.until - trainer.images) // trainer.batch_size)
@@ -117,12 +117,12 @@ class Node:
         return Report(trainer.stats.tick(), ModuleState.of(trainer, self._roles))
 
 
-def weights_of(nets: Nets) -> dict[str, Weights]:
+def copy_weights(nets: Nets) -> dict[str, Weights]:
     """Copy all weights and buffers to the CPU, by role."""
     return {role: on_cpu(net.state_dict()) for role, net in nets.items()}
 
 
-def fill(nets: Nets, weights: Mapping[str, Weights]) -> None:
+def load_weights(nets: Nets, weights: Mapping[str, Weights]) -> None:
     """Load `weights` by role into `nets`."""
     for role, mine in weights.items():
         nets[role].load_state_dict(mine)

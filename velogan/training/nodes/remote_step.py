@@ -20,10 +20,10 @@ from velogan.engine.optimizers import load_optimizer_state
 from velogan.engine.step import After
 from velogan.engine.trainer import Trainer, on_cpu
 from velogan.objectives.base import Phase
-from velogan.training.nodes.node import ModuleState, Order, Report, fill, weights_of
+from velogan.training.nodes.node import ModuleState, Order, Report, copy_weights, load_weights
 from velogan.types import Batch
 
-PIECE_S = 2.0  # target seconds of an order, and hence the delay of a wish to stop
+TARGET_ORDER_S = 2.0  # target seconds of an order, and hence the delay of a wish to stop
 
 Advance = Callable[[Mapping[str, Order]], Mapping[str, Report]]
 """Let nodes carry out orders at the same time, by the names of their modules, and wait for all reports."""
@@ -113,7 +113,7 @@ class RemoteStep:
             if one is not self._trainer.ema:  # nodes average what they train
                 one.follow(self._losses)
         if self._pending:
-            share = PIECE_S / max(time.monotonic() - began, 1e-3)
+            share = TARGET_ORDER_S / max(time.monotonic() - began, 1e-3)
             self._piece = max(1, round(len(self._pending) * min(share, 2.0)))  # at most twice as many as before
         self._pending = []
 
@@ -133,8 +133,8 @@ class RemoteStep:
     def _take_over(self, name: str, own: ModuleState) -> None:
         """Load the state of a module into the trainer; of the objective's state what this module has changed."""
         trainer, self._own[name] = self._trainer, own
-        fill(trainer.nets, own.nets)
-        fill(trainer.ema.nets, own.averages)
+        load_weights(trainer.nets, own.nets)
+        load_weights(trainer.ema.nets, own.averages)
         for optimizer, moments in own.trainer["optimizers"].items():
             load_optimizer_state(self.optimizers[optimizer], moments)
         objective = own.trainer["objective"].items()
@@ -143,7 +143,7 @@ class RemoteStep:
 
     def _exchange(self) -> None:
         """Copy what all nodes have trained, for all of them."""
-        self._nets, self._objective = weights_of(self._trainer.nets), on_cpu(self._trainer.state.state_dict())
+        self._nets, self._objective = copy_weights(self._trainer.nets), on_cpu(self._trainer.state.state_dict())
         for name, own in self._own.items():
             self._own[name] = replace(own, trainer={**own.trainer, "objective": self._objective})
             if self._states[name] is NodeState.IDLE:

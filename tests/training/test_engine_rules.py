@@ -11,9 +11,9 @@ from velogan.engine.config import EngineConfig
 from velogan.engine.device import device_for, resolve_device
 from velogan.engine.processes import default_threads
 from velogan.kernels import precision
-from velogan.training import resolve as room
-from velogan.training.choices import unable
-from velogan.training.resolve import CONFLICTS, MODES, Needs, resolve
+from velogan.training import engine_rules
+from velogan.training.engine_rules import CONFLICTS, MODES, EngineRequirements, resolve_auto
+from velogan.training.engine_settings import unsupported_reason
 
 KERNELS: Any = object()
 
@@ -21,9 +21,9 @@ KERNELS: Any = object()
 def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kernels: Any = KERNELS, **settings: Any):
     gemm_gain = settings.pop("gemm_gain", lambda precision: 0.0)
     asked: dict[str, Any] = {"seconds": None, "one_size": True}
-    needs = Needs(norms={norm}, **{**asked, "optimizers": {"adam"}, "dropout": False, **settings})
+    needs = EngineRequirements(norms={norm}, **{**asked, "optimizers": {"adam"}, "dropout": False, **settings})
     config = config or EngineConfig(device="cpu", precision="fp32")
-    chosen, decisions = resolve(config, needs, load_kernels=lambda device: kernels, gemm_gain=gemm_gain)
+    chosen, decisions = resolve_auto(config, needs, load_kernels=lambda device: kernels, gemm_gain=gemm_gain)
     return chosen, {decision.field: decision for decision in decisions}
 
 
@@ -42,7 +42,7 @@ def test_what_was_decided_is_kept_when_decided_again(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(precision, "bf16_gain", lambda: pytest.fail("measured again"))
     again, decisions = _resolve(chosen, kernels=None)
     assert again == chosen
-    assert {decision.reason for decision in decisions.values()} == {"asked for"}
+    assert {decision.reason for decision in decisions.values()} == {"requested"}
 
 
 def test_reference_is_the_slow_path():
@@ -88,7 +88,7 @@ def test_a_missing_device_is_a_readable_error():
 def gpu(monkeypatch: pytest.MonkeyPatch) -> EngineConfig:
     """A configuration that takes this machine for one with CUDA and all that compiles for it."""
     monkeypatch.setattr(devices, "resolve_device", torch.device)
-    monkeypatch.setattr(room, "compiler_missing", lambda device: "")
+    monkeypatch.setattr(engine_rules, "compiler_missing", lambda device: "")
     return EngineConfig(device="cuda", precision="bf16")
 
 
@@ -97,7 +97,7 @@ def test_compilation_pays_on_a_gpu_in_a_long_run(
     seconds: float | None, choice: str, gpu: EngineConfig, monkeypatch: pytest.MonkeyPatch
 ):
     assert _resolve(gpu, kernels="none", seconds=seconds)[0].compile == choice
-    monkeypatch.setattr(room, "compiler_missing", lambda device: "Triton")
+    monkeypatch.setattr(engine_rules, "compiler_missing", lambda device: "Triton")
     assert _resolve(gpu, kernels="none", seconds=seconds)[0].compile == "off"
 
 
@@ -157,7 +157,7 @@ def test_a_gpu_with_a_number_is_the_current_one(asked: str, current: list[int], 
 def test_bf16_that_a_gpu_emulates_is_decided_again(gpu: EngineConfig, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     chosen = gpu.model_copy(update={"precision": "bf16"})
-    assert unable(chosen) == "this GPU has no bf16"
+    assert unsupported_reason(chosen) == "this GPU has no bf16"
 
 
 def test_fp16_on_a_cpu_is_plain():
@@ -173,7 +173,7 @@ def test_fp16_on_a_cpu_is_plain():
 def test_a_mode_decides_what_is_auto_and_nothing_else(mode: Any, compile: str, gpu: EngineConfig):
     precision = "auto" if mode == "reference" else "bf16"
     chosen, decisions = _resolve(gpu.model_copy(update={"mode": mode, "precision": precision}))
-    assert (chosen.mode, chosen.compile, decisions["mode"].reason) == (mode, compile, "asked for")
+    assert (chosen.mode, chosen.compile, decisions["mode"].reason) == (mode, compile, "requested")
     assert all(decisions[name].reason == f"engine.mode={mode}" for name in MODES[mode])
     assert _resolve(chosen)[0] == chosen
     if mode != "reference":
@@ -213,7 +213,7 @@ UNCAPTURED: list[dict[str, Any]] = [
 def test_what_cannot_be_captured_is_not_by_auto(settings: dict[str, Any], gpu: EngineConfig):
     chosen, decisions = _resolve(gpu, **settings)
     assert chosen.mode == "eager"
-    assert decisions["mode"].reason != "asked for"
+    assert decisions["mode"].reason != "requested"
 
 
 CAPTURED = [
@@ -248,7 +248,7 @@ def test_each_conflict_names_what_the_user_can_set():
 
 
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(room, "compiler_missing", lambda device: "Triton")
+    monkeypatch.setattr(engine_rules, "compiler_missing", lambda device: "Triton")
     with pytest.raises(ValueError, match=r"engine.compile=on needs .* Triton .* or set engine.compile=off"):
         _resolve(EngineConfig(compile="on", device="cpu", precision="fp32"))
 

@@ -17,11 +17,11 @@ from velogan.data.sets.pair import Data
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.memory import free_memory_mb
 from velogan.objectives.classes import SEGMENTER
-from velogan.training import batch as room
-from velogan.training.batch import largest, with_batch
+from velogan.training import batch_size
+from velogan.training.batch_size import find_largest_batch, resolve_auto_batch_size
 from velogan.training.build import build_step
-from velogan.training.choices import decide
-from velogan.training.trial import random_batch
+from velogan.training.engine_settings import resolve_engine
+from velogan.training.trial_step import random_batch
 
 from ..domains import domain_in_memory
 
@@ -43,34 +43,43 @@ def _answers(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> list[int]:
         tried.append(request["config"]["data"]["batch_size"])
         return answer(tried[-1])
 
-    monkeypatch.setattr(room, "ask", ask)
+    monkeypatch.setattr(batch_size, "ask", ask)
     return tried
 
 
 def test_a_cpu_is_never_asked_for_more_than_it_has(monkeypatch: pytest.MonkeyPatch):
-    tried = _answers(monkeypatch, lambda count: (0, {"mb": 100.0 + 50 * count, "refused": ""}))
-    assert largest(TINY, most=100, kept=[], room=500) == (8, "16 images would take about 900 MB of 500")
+    tried = _answers(monkeypatch, lambda count: (0, {"mb": 100.0 + 50 * count, "problem": ""}))
+    assert find_largest_batch(TINY, max_batch=100, resident_bytes=[], limit_mb=500) == (
+        8,
+        "16 images would need about 900 MB of 500",
+    )
     assert tried == [1, 2, 4, 8]
-    assert largest(TINY, most=100, kept=[], room=160) == (1, "2 images took 200 MB of 160")
-    assert largest(TINY, most=5, kept=[], room=500) == (4, "it takes 300 MB, and more than 5 are not tried")
+    assert find_largest_batch(TINY, max_batch=100, resident_bytes=[], limit_mb=160) == (
+        1,
+        "2 images needed 200 MB of 160",
+    )
+    assert find_largest_batch(TINY, max_batch=5, resident_bytes=[], limit_mb=500) == (
+        4,
+        "it needs 300 MB; more than 5 are not tried",
+    )
 
 
 def test_a_gpu_says_what_does_not_fit(monkeypatch: pytest.MonkeyPatch):
     refused = "did not fit"
-    tried = _answers(monkeypatch, lambda count: (0, {"mb": 50.0 * count, "refused": refused if count > 4 else ""}))
-    assert largest(TINY, most=100, kept=[], room=None) == (4, "8 images did not fit")
+    tried = _answers(monkeypatch, lambda count: (0, {"mb": 50.0 * count, "problem": refused if count > 4 else ""}))
+    assert find_largest_batch(TINY, max_batch=100, resident_bytes=[], limit_mb=None) == (4, "8 images did not fit")
     assert tried == [1, 2, 4, 8]
 
 
 def test_a_process_that_was_killed_had_too_much(monkeypatch: pytest.MonkeyPatch):
-    _answers(monkeypatch, lambda count: (0, {"mb": 1.0, "refused": ""}) if count == 1 else (-9, {}))
-    assert largest(TINY, most=100, kept=[], room=None) == (1, "2 images did not fit")
+    _answers(monkeypatch, lambda count: (0, {"mb": 1.0, "problem": ""}) if count == 1 else (-9, {}))
+    assert find_largest_batch(TINY, max_batch=100, resident_bytes=[], limit_mb=None) == (1, "2 images did not fit")
 
 
 def test_what_is_wrong_with_the_configuration_is_told(monkeypatch: pytest.MonkeyPatch):
     _answers(monkeypatch, lambda count: (2, {"error": "engine.compile=on needs g++"}))
     with pytest.raises(ValueError, match=r"engine\.compile=on needs g\+\+"):
-        largest(TINY, most=100, kept=[], room=None)
+        find_largest_batch(TINY, max_batch=100, resident_bytes=[], limit_mb=None)
 
 
 WHOLE = TINY.change(data={"masks_a": "masks", "labels_b": "maps"})
@@ -78,14 +87,14 @@ WHOLE = TINY.change(data={"masks_a": "masks", "labels_b": "maps"})
 
 
 def test_a_step_is_tried_for_real():
-    count, why = largest(WHOLE, most=1, kept=[], room=free_memory_mb(), classes=5)
-    assert (count, why.partition(" MB, ")[2]) == (1, "and more than 1 are not tried")
+    count, why = find_largest_batch(WHOLE, max_batch=1, resident_bytes=[], limit_mb=free_memory_mb(), classes=5)
+    assert (count, why.partition(" MB; ")[2]) == (1, "more than 1 are not tried")
     assert 50 < float(why.split()[2].replace(",", "")) < free_memory_mb()
 
 
 def test_what_is_tried_has_masks_and_classes():
     config = WHOLE.change(data={"batch_size": 2})
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     step, objective, nets = build_step(config, shape=(32, 32), classes=5)
     batch = random_batch(config, torch.device("cpu"))
     assert nets[SEGMENTER](batch["A"]).shape == (2, 5, 32, 32)
@@ -96,7 +105,9 @@ def test_what_is_tried_has_masks_and_classes():
 
 @pytest.mark.gpu
 def test_a_gpu_s_memory_is_found():
-    count, why = largest(TINY.change(engine={"device": "cuda"}), most=2, kept=[], room=None)
+    count, why = find_largest_batch(
+        TINY.change(engine={"device": "cuda"}), max_batch=2, resident_bytes=[], limit_mb=None
+    )
     assert count == 2, why
     assert torch.cuda.is_available()
 
@@ -111,12 +122,12 @@ def test_all_ranks_take_the_least(monkeypatch: pytest.MonkeyPatch):
         def gather(self, value: Any) -> list[Any]:
             return [value, (2, "4 images did not fit")]
 
-    tried = _answers(monkeypatch, lambda count: (0, {"mb": 1.0, "refused": ""}))
-    config, decisions = with_batch(TINY, _data(), Two(world=2, local_world=1))
+    tried = _answers(monkeypatch, lambda count: (0, {"mb": 1.0, "problem": ""}))
+    config, decisions = resolve_auto_batch_size(TINY, _data(), Two(world=2, local_world=1))
     assert tried == [1, 2]  # of six pictures, shared by two
     assert config.data.batch == 2
     assert [(decision.field, decision.value) for decision in decisions] == [("batch", "2")]
-    assert with_batch(config, _data(), Two(world=2)) == (config, [])
+    assert resolve_auto_batch_size(config, _data(), Two(world=2)) == (config, [])
 
 
 def test_each_rank_tries_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch):
@@ -124,32 +135,32 @@ def test_each_rank_tries_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch):
 
     def ask(module: str, request: Mapping[str, Any], **_: Any) -> tuple[int, dict[str, Any]]:
         devices.append(request["config"]["engine"]["device"])
-        return 0, {"mb": 1.0, "refused": "" if len(devices) == 1 else "did not fit"}
+        return 0, {"mb": 1.0, "problem": "" if len(devices) == 1 else "did not fit"}
 
-    monkeypatch.setattr(room, "ask", ask)
-    monkeypatch.setattr(room, "device_for", lambda engine: torch.device("cuda"))
+    monkeypatch.setattr(batch_size, "ask", ask)
+    monkeypatch.setattr(batch_size, "device_for", lambda engine: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    config, _ = with_batch(TINY.change(engine={"device": "auto"}), _data(), DistributedContext())
+    config, _ = resolve_auto_batch_size(TINY.change(engine={"device": "auto"}), _data(), DistributedContext())
     assert (devices, config.data.batch, config.engine.device) == (["cuda:3", "cuda:3"], 1, "auto")
 
 
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"data": {"preprocess": "none"}}, "auto needs pictures of one size"),
+        ({"data": {"preprocess": "none"}}, "auto needs images of one size"),
         ({}, "auto: 1 image did not fit; choose a smaller --size"),
     ],
 )
 def test_what_cannot_be_found_is_refused(fields: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch):
-    _answers(monkeypatch, lambda count: (0, {"mb": 0.0, "refused": "did not fit"}))
+    _answers(monkeypatch, lambda count: (0, {"mb": 0.0, "problem": "did not fit"}))
     with pytest.raises(ValueError, match=why):
-        with_batch(TINY.change(**fields), _data(), DistributedContext())
+        resolve_auto_batch_size(TINY.change(**fields), _data(), DistributedContext())
 
 
 def test_a_continued_run_keeps_what_was_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    tried = _answers(monkeypatch, lambda count: (0, {"mb": 1.0, "refused": "did not fit" if count > 2 else ""}))
+    tried = _answers(monkeypatch, lambda count: (0, {"mb": 1.0, "problem": "did not fit" if count > 2 else ""}))
     flags = f"""train --data apples2oranges --image-size 32 --out {tmp_path / "run"} --data.batch-size auto
         --train.samples 0 --train.tensorboard false --data.render-count 8 --data.render-test 2
         --discriminator.channels 4 --generator.channels 4 --generator.blocks 1 --engine.threads 1"""

@@ -8,8 +8,8 @@ import pytest
 
 from velogan.config import Config
 from velogan.engine.config import EngineConfig
-from velogan.training import choices
-from velogan.training.choices import decide, resume
+from velogan.training import engine_settings
+from velogan.training.engine_settings import resolve_engine, resolve_engine_on_resume
 
 BEFORE = EngineConfig(mode="eager", device="cpu", precision="bf16", kernels="plain", compile="off", threads=7)
 BEFORE = BEFORE.model_copy(update={"checkpoint_activations": "off"})
@@ -17,12 +17,12 @@ BEFORE = BEFORE.model_copy(update={"checkpoint_activations": "off"})
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choices, "default_threads", lambda: 2)
+    monkeypatch.setattr(engine_settings, "default_threads", lambda: 2)
 
 
 def _resumed(before: EngineConfig = BEFORE, **requested: Any) -> tuple[dict[str, Any], str]:
     """The fields that differ from `before`, and the reason."""
-    engine, _, why = resume(Config().change(engine=requested), before)
+    engine, _, why = resolve_engine_on_resume(Config().change(engine=requested), before)
     return {name: value for name, value in engine.model_dump().items() if value != getattr(before, name)}, why
 
 
@@ -32,9 +32,9 @@ def test_unchanged_but_for_the_threads_of_this_machine():
 
 
 def test_the_user_changes_a_field_and_the_others_stay():
-    assert _resumed(precision="fp32", threads=7) == ({"precision": "fp32"}, "asked for engine.precision=fp32")
+    assert _resumed(precision="fp32", threads=7) == ({"precision": "fp32"}, "requested: engine.precision=fp32")
     changed, why = _resumed(BEFORE.model_copy(update={"kernels": "native"}), mode="eager")
-    assert (changed["kernels"], why) == ("plain", "asked for engine.kernels=plain")
+    assert (changed["kernels"], why) == ("plain", "requested: engine.kernels=plain")
     changed, why = _resumed(mode="reference")
     assert (changed["mode"], changed["precision"]) == ("reference", "fp32")
     assert "engine.mode=reference" in why
@@ -42,9 +42,9 @@ def test_the_user_changes_a_field_and_the_others_stay():
 
 def test_what_this_machine_cannot_do_is_decided_again():
     changed, why = _resumed(BEFORE.model_copy(update={"device": "cuda:77"}))
-    assert (changed["device"], why) == (decide(Config())[0].device, "there is no device cuda:77 here")
+    assert (changed["device"], why) == (resolve_engine(Config())[0].device, "there is no device cuda:77 here")
 
 
 def test_several_processes_are_told_of_in_the_decisions():
-    _, decisions = decide(Config().change(engine={"device": "cpu"}), processes=2)
+    _, decisions = resolve_engine(Config().change(engine={"device": "cpu"}), processes=2)
     assert "an update" in next(one.value for one in decisions if one.field == "processes")

@@ -1,0 +1,92 @@
+"""`data.batch_size=auto`: the largest batch that fits in memory, found by trial steps in subprocesses.
+
+On a CUDA device the batch is doubled until a step does not fit. On a CPU, where memory that is too small slows the
+machine down instead of failing, the next batch is tried only if the last two predict that it stays below a limit.
+"""
+
+from __future__ import annotations
+
+import subprocess
+
+import torch
+
+from velogan.config import Config
+from velogan.data.sets.pair import Data
+from velogan.engine.child import ask
+from velogan.engine.device import device_for
+from velogan.engine.distributed import DistributedContext
+from velogan.engine.memory import free_memory_mb
+from velogan.files import pluralize
+from velogan.types import Decision
+
+MAX_BATCH = 1024
+
+MAX_MEMORY_SHARE = 0.8
+"""Share of the free memory that a step may use; sample grids and scores need some, too."""
+
+
+def resolve_auto_batch_size(
+    config: Config, data: Data, distributed: DistributedContext
+) -> tuple[Config, list[Decision]]:
+    """Replace data.batch_size=auto by the largest batch that fits on every rank; return the decision.
+
+    Raises ValueError if not even one image fits, or if the memory of the device is unknown.
+    """
+    if config.data.batch_size != "auto":
+        return config, []
+    if config.data.crop is None:
+        raise ValueError(
+            f"data.batch_size=auto needs images of one size, and data.preprocess={config.data.preprocess} keeps "
+            "their own: give a number, or choose a preprocess with a crop"
+        )
+    device = device_for(config.engine)
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"data.batch_size=auto: the memory of {device.type} is unknown; give a number")
+    max_batch = min(MAX_BATCH, max(1, min(len(data.a), len(data.b)) // distributed.world))
+    resident_bytes = [domain.pixels.nbytes for domain in (data.a, data.b) if domain.uniform]
+    limit_mb = MAX_MEMORY_SHARE * free_memory_mb() / distributed.local_world if device.type == "cpu" else None
+    if device.type == "cuda" and device.index is None:  # in a subprocess, that would be the first device
+        device = torch.device("cuda", torch.cuda.current_device())
+    count, reason = min(
+        distributed.gather(
+            find_largest_batch(
+                config.change(engine={"device": str(device)}),
+                max_batch=max_batch,
+                resident_bytes=resident_bytes,
+                limit_mb=limit_mb,
+                classes=data.classes,
+            )
+        )
+    )
+    if count == 0:
+        raise ValueError(f"data.batch_size=auto: {reason}; choose a smaller --size or --image-size")
+    return config.change(data={"batch_size": count}), [Decision("batch", str(count), reason)]
+
+
+def find_largest_batch(
+    config: Config, *, max_batch: int, resident_bytes: list[int], limit_mb: float | None, classes: int = 0
+) -> tuple[int, str]:
+    """Return the largest power of two up to `max_batch` whose step fits (0 if none), and why no larger one is used.
+
+    resident_bytes: size of each domain's images, which stay on a CUDA device if they fit
+    limit_mb: memory that a step on a CPU may use, in MB of 2^20 bytes; None: not limited
+    classes: number of classes of label maps
+    """
+    measured_mb: list[float] = []
+    while (count := 2 ** len(measured_mb)) <= max_batch:
+        images = pluralize(count, "image")
+        if limit_mb is not None and len(measured_mb) > 1:
+            predicted = measured_mb[-1] + 2 * (measured_mb[-1] - measured_mb[-2])  # linear in the batch size
+            if predicted > limit_mb:
+                return count // 2, f"{images} would need about {predicted:,.0f} MB of {limit_mb:,.0f}"
+        request = {"config": config.change(data={"batch_size": count}).model_dump(mode="json")}
+        request |= {"resident_bytes": resident_bytes, "classes": classes}
+        code, result = ask("velogan.training.trial_step", request, cores=[], said=subprocess.DEVNULL)
+        if code == 2 and "error" in result:
+            raise ValueError(result["error"])
+        if code or result["problem"]:
+            return count // 2, f"{images} {result.get('problem') or 'did not fit'}"
+        if limit_mb is not None and result["mb"] > limit_mb:
+            return count // 2, f"{images} needed {result['mb']:,.0f} MB of {limit_mb:,.0f}"
+        measured_mb.append(result["mb"])
+    return count // 2, f"it needs {measured_mb[-1]:,.0f} MB; more than {max_batch} are not tried"

@@ -1,0 +1,120 @@
+"""Resolve the engine's `auto` fields once per run, and again only if the machine does not support the result."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+
+import torch
+from torch import nn
+
+from velogan.config import Config
+from velogan.engine.compiled import compiler_missing
+from velogan.engine.config import EngineConfig
+from velogan.engine.device import device_for
+from velogan.engine.distributed import DistributedContext
+from velogan.engine.duration import parse_span
+from velogan.engine.processes import default_threads
+from velogan.files import pluralize
+from velogan.kernels.fused import training_gain
+from velogan.training.engine_rules import MODES, EngineRequirements, find_conflict, resolve_auto
+from velogan.training.forward import load_gemm, load_norm_kernels
+from velogan.types import Decision
+
+
+def resolve_engine(config: Config, *, processes: int = 1) -> tuple[EngineConfig, list[Decision]]:
+    """Resolve the engine's `auto` fields for this machine and a run by `processes`; return the decisions, too."""
+    engine, decisions = resolve_auto(
+        config.engine,
+        _requirements(config, processes),
+        load_kernels=load_norm_kernels,
+        gemm_gain=partial(_gemm_gain, config),
+    )
+    if processes > 1:
+        count = config.images_per_update
+        each = f"{processes} of {pluralize(count, 'image')} each: {processes * count} an update"
+        decisions = [*decisions, Decision("processes", each, "started by torchrun")]
+    return engine, decisions
+
+
+def resolve_engine_on_resume(
+    config: Config, before: EngineConfig, *, processes: int = 1
+) -> tuple[EngineConfig, list[Decision], str]:
+    """Return the engine settings of a resumed run, the decisions, and why they differ from `before`; empty if equal.
+
+    A resumed run computes as before if it can. Raises ValueError if the requested settings are not possible.
+
+    - Unchanged: this machine supports `before`, and the user requests no other settings.
+    - Threads only: unless the user sets a number, those of this machine. They change no result.
+    - User override: the requested fields change. With another mode or device all others are resolved again.
+    - Unsupported here: this machine does not support `before`, so all fields are resolved again.
+    """
+    if config.engine.threads is None:
+        before = before.model_copy(update={"threads": default_threads()})
+    explicit = {name: value for name, value in config.engine.model_dump().items() if value not in ("auto", None)}
+    requested = explicit | MODES[config.engine.mode] | explicit  # what the user sets overrides the mode
+    override = {name: value for name, value in requested.items() if value != getattr(before, name)}
+    if override:
+        reason = "requested: " + ", ".join(f"engine.{name}={value}" for name, value in override.items())
+        changed = before.model_copy(update=override)
+        if override.keys().isdisjoint(("mode", "device")) and not unsupported_reason(changed):
+            with suppress(ValueError):  # earlier settings may conflict with the requested ones
+                return *resolve_engine(config.model_copy(update={"engine": changed}), processes=processes), reason
+        return *resolve_engine(config, processes=processes), reason
+    if problem := unsupported_reason(before) or find_conflict(before, _requirements(config, processes)):
+        return *resolve_engine(config, processes=processes), problem
+    return before, [], ""
+
+
+def _requirements(config: Config, processes: int) -> EngineRequirements:
+    span, spec = parse_span(config.train.length), config.spec
+    return EngineRequirements(
+        norms=spec.norms,
+        optimizers=set(config.optimizer.kinds),
+        seconds=span.amount * 60 if span.unit == "minutes" else None,
+        one_size="crop" in config.data.preprocess,
+        dropout=any(generator.dropout for generator in spec.generators.values()),
+        processes=processes,
+    )
+
+
+def unsupported_reason(engine: EngineConfig) -> str:
+    """Return why this machine does not support the settings `engine`; empty if it does."""
+    try:
+        device = device_for(engine)
+    except ValueError:
+        return f"there is no device {engine.device} here"
+    if engine.kernels in ("native", "winograd") and isinstance(load_norm_kernels(device), str):
+        return "the native kernels cannot be built here"
+    if engine.kernels == "winograd" and (device.type != "cpu" or load_gemm(engine.precision) is None):
+        return "this CPU cannot run engine.kernels=winograd"
+    if engine.compile == "on" and (missing := compiler_missing(device)):
+        return f"torch.compile lacks {missing} here"
+    bf16 = device.type == "cuda" and engine.precision == "bf16"
+    if bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return "this GPU has no bf16"
+    return ""
+
+
+def assign_threads(distributed: DistributedContext, requested: EngineConfig, engine: EngineConfig) -> EngineConfig:
+    """Return rank 0's settings with this rank's share of the cores. Raises ValueError if unsupported here."""
+    if not distributed.is_distributed:
+        return engine
+    if missing := unsupported_reason(engine):
+        raise ValueError(f"rank 0 uses engine settings that are not supported here: {missing}; set --engine.mode eager")
+    return engine.model_copy(
+        update={"threads": requested.threads or max(1, default_threads() // distributed.local_world)},
+    )
+
+
+def _gemm_gain(config: Config, precision: str) -> float:
+    """Return how many times faster than the library the native convolutions compute a typical layer of `config`."""
+    gemm, net = load_gemm(precision), config.generator
+    if gemm is None:
+        return 0.0
+    channels = net.encoding
+    if channels < gemm.pays_from:
+        return 0.0
+    if net.has_stages and net.blocks > 0:
+        return training_gain(nn.Conv2d(channels, channels, 3), gemm)
+    return training_gain(nn.Conv2d(2 * channels, 2 * channels, 4, stride=2, padding=1), gemm)

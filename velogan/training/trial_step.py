@@ -1,0 +1,81 @@
+"""A training step on random images. Run as a process, it measures the memory of a few steps."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from velogan.config import Config, parse_config
+from velogan.data.sets.annotations import USUAL_CLASSES, example_batch
+from velogan.data.sets.loader import RESIDENT_SHARE
+from velogan.engine.child import answer
+from velogan.engine.device import device_for, set_threads
+from velogan.engine.memory import peak_memory_mb
+from velogan.training.build import build_step
+from velogan.training.engine_settings import resolve_engine
+from velogan.types import Batch
+
+NUM_STEPS = 2
+"""The optimizers allocate their moments in the first step, so the second one needs the most memory."""
+
+RESERVED_FRACTION = 0.1
+"""Share of a CUDA device's memory that is left for sample grids, scores and fragmentation."""
+
+
+def random_batch(config: Config, device: torch.device) -> Batch:
+    """Return a batch of random images and annotations, without its random numbers `uniform`."""
+    shape = (config.images_per_update, config.data.crop_size, config.data.crop_size)
+    images = {
+        letter: torch.rand(shape[0], channels, *shape[1:], device=device) * 2 - 1
+        for letter, channels in config.spec.channels.items()
+    }
+    return images | example_batch(config.data, shape, device)
+
+
+def _measure_memory(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the peak memory of a few steps, `mb` of 2^20 bytes, and the `problem` if they do not fit."""
+    config = parse_config(request["config"])
+    device = device_for(config.engine)
+    config = config.model_copy(update={"engine": resolve_engine(config)[0].model_copy(update={"compile": "off"})})
+    set_threads(config.engine)
+    limit = 0.0
+    if device.type == "cuda":
+        limit = float(torch.cuda.mem_get_info(device)[0])
+        for size in request["resident_bytes"]:
+            limit -= size if size <= RESIDENT_SHARE * limit else 0
+        limit -= RESERVED_FRACTION * torch.cuda.get_device_properties(device).total_memory
+    try:
+        step = build_random_step(config, device, classes=request["classes"])
+        for _ in range(NUM_STEPS):
+            step()
+    except torch.OutOfMemoryError:
+        return {"mb": 0.0, "problem": "did not fit"}
+    if device.type != "cuda":
+        return {"mb": peak_memory_mb(), "problem": ""}
+    reserved = torch.cuda.max_memory_reserved(device)
+    problem = f"needed {reserved / 2**20:,.0f} MB of {limit / 2**20:,.0f}" if reserved > limit else ""
+    return {"mb": reserved / 2**20, "problem": problem}
+
+
+def build_random_step(config: Config, device: torch.device, *, classes: int = USUAL_CLASSES) -> Callable[[], None]:
+    """Return a function that runs the next training step on random images; the engine of `config` is resolved."""
+    size = config.data.crop_size
+    step, objective, _ = build_step(config, shape=(size, size), classes=classes)
+    batch, step_numbers = random_batch(config, device), itertools.count()
+
+    def run_step() -> None:
+        batches = {
+            split: {**batch, "uniform": torch.rand(draws, config.images_per_update, device=device)}
+            for split, draws in objective.draws.items()
+        }
+        step(batches, number=next(step_numbers))
+
+    return run_step
+
+
+if __name__ == "__main__":
+    sys.exit(answer(_measure_memory))
