@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: a Linux wheel carries the native kernels compiled (velogan/kernels/levels.py).
+"""What pyproject.toml cannot say: a Linux wheel carries the native kernels compiled (velogan/kernels/isa.py).
 
 Where there is no g++, and in an editable install, they are left out, and compiled at first use by those who have one.
 """
@@ -15,7 +15,7 @@ from setuptools.command.build_py import build_py
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from velogan.kernels.levels import build_all
+from velogan.kernels.isa import build_all
 
 COMPILER = os.environ.get("CXX") or shutil.which("g++")
 NATIVE = sys.platform == "linux" and platform.machine() == "x86_64" and COMPILER is not None

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from velogan.kernels.levels import LEVELS
+from velogan.kernels.isa import ISA_LEVELS
 
 ROOT = Path(__file__).parents[1]
-MADE = {f"velogan/kernels/built/{name}-{level}.so" for level, one in LEVELS.items() for name in one.libraries}
+MADE = {f"velogan/kernels/built/{name}-{level}.so" for level, one in ISA_LEVELS.items() for name in one.libraries}
 
 
 @pytest.fixture

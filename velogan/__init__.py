@@ -64,7 +64,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "100")
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-# Also before torch: the level above which no instructions may be used (kernels/levels.py) is for its operations, too.
+# Also before torch: the level above which no instructions may be used (kernels/isa.py) is for its operations, too.
 _LEVELS = {
     "x86-64-v3": ("avx2", "AVX2"),
     "x86-64-v4": ("avx512", "AVX512_CORE"),

@@ -37,7 +37,7 @@ sequence: its children one after the other
 residual: `x + child(x)`
 skip: `cat([x, child(x)], 1)`
 change, mask: as `ChangeGenerator`, and as `MaskGenerator` and `KeepGenerator` of `networks.outputs`
-maps: as `Maps` of `networks.efficientnet_lite`
+maps: as `FeatureMaps` of `networks.efficientnet_lite`
 mix: as `Mix` of `networks.projected`
 mixture: as `MixedOp` of `search.supernet`, whose `forward` takes a `convolve` in place of `F.conv2d`
 

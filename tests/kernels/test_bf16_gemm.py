@@ -12,10 +12,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from velogan.kernels.bf16_gemm import Bf16Gemm, gain, load_bf16_gemm
+from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm, measure_speedup
 from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
-from velogan.kernels.fused import training_gain
-from velogan.kernels.thin import thin_convolution
+from velogan.kernels.few_channel import few_channel_conv2d
+from velogan.kernels.fused import training_speedup
 
 
 def _images(*shape: int) -> Tensor:
@@ -76,7 +76,7 @@ def test_thin_convolutions_are_exact_to_rounding(
     x = _images(n, channels, h, w).requires_grad_()
     weight = _images(out_channels, channels, kernel, kernel).float().requires_grad_()
     bias = torch.arange(float(out_channels), requires_grad=True)
-    out = thin_convolution(x, weight, bias, gemm)
+    out = few_channel_conv2d(x, weight, bias, gemm)
     g = _images(*out.shape)
     exact = [value.detach().double().requires_grad_() for value in (x, weight, bias)]
     truth = F.conv2d(exact[0], exact[1], exact[2])
@@ -98,8 +98,8 @@ def test_results_do_not_depend_on_threads(gemm: Bf16Gemm) -> None:
         results.append(
             (
                 gemm.weight_gradient(x, x, kernel=3, stride=1, padding=1),
-                gemm.thin_convolve(x, weight, pad=6),
-                gemm.thin_gradient(x, image, kernel=7, pad=0),
+                gemm.few_channel_convolve(x, weight, pad=6),
+                gemm.few_channel_gradient(x, image, kernel=7, pad=0),
             )
         )
     torch.set_num_threads(1)
@@ -110,7 +110,7 @@ def test_float32_is_left_to_the_library(gemm: Bf16Gemm) -> None:
     conv, x = nn.Conv2d(64, 64, 3, stride=2, padding=1, bias=False), torch.randn(1, 64, 8, 8)
     assert torch.equal(ConvWeightGrad(conv, gemm)(x), conv(x))
     thin, image = torch.randn(64, 3, 7, 7), torch.randn(1, 3, 16, 16)
-    assert torch.equal(thin_convolution(image, thin, None, gemm), thin_convolution(image, thin, None))
+    assert torch.equal(few_channel_conv2d(image, thin, None, gemm), few_channel_conv2d(image, thin, None))
 
 
 def test_what_gradients_stand_for() -> None:
@@ -137,7 +137,7 @@ def test_without_a_compiler_there_are_none(tmp_path: Path, monkeypatch: pytest.M
 def test_the_gain_is_a_ratio_and_leaves_the_threads_alone(gemm: Bf16Gemm) -> None:
     torch.set_num_threads(2)
     for layer in (nn.Conv2d(64, 64, 3), nn.Conv2d(64, 128, 4, stride=2, padding=1)):
-        assert 0.05 < training_gain(layer, gemm) < 50
+        assert 0.05 < training_speedup(layer, gemm) < 50
     assert torch.get_num_threads() == 2
-    assert training_gain(nn.Conv2d(48, 48, 4), gemm) == 0
-    assert gain(lambda: torch.ones(10_000).sum(), lambda: torch.ones(1_000_000).sum()) < 1
+    assert training_speedup(nn.Conv2d(48, 48, 4), gemm) == 0
+    assert measure_speedup(lambda: torch.ones(10_000).sum(), lambda: torch.ones(1_000_000).sum()) < 1

@@ -11,22 +11,22 @@ from torch import Tensor, nn
 
 from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
 from velogan.kernels.fp32_gemm import Fp32Gemm, load_fp32_gemm
-from velogan.kernels.fused import Fused, training_gain
-from velogan.kernels.levels import LEVELS, SETTING, usable
+from velogan.kernels.fused import Fused, training_speedup
+from velogan.kernels.isa import ISA_LEVELS, LEVEL_VARIABLE, supported_levels
 from velogan.kernels.norms import NormKernels
 from velogan.kernels.winograd import WinogradConvolution
 from velogan.networks.generators import GeneratorConfig, build_generator
 
-HERE = usable()
+HERE = supported_levels()
 
 
-@pytest.fixture(scope="module", params=LEVELS)
+@pytest.fixture(scope="module", params=ISA_LEVELS)
 def gemm(request: pytest.FixtureRequest) -> Fp32Gemm:
     """The native code for each level that this CPU has."""
     if request.param not in HERE:
         pytest.skip("this CPU has not the instructions of this level")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(SETTING, request.param)
+        patch.setenv(LEVEL_VARIABLE, request.param)
         made = load_fp32_gemm(Path(os.environ["VELOGAN_CACHE"]) / "kernels")
     if made is None:
         pytest.skip("there is no g++ to build the native convolutions")
@@ -114,8 +114,8 @@ def test_a_fused_generator_has_the_plain_one_s_gradients(gemm: Fp32Gemm, kernels
 
 def test_the_gain_is_measured_in_float32(gemm: Fp32Gemm) -> None:
     for layer in (nn.Conv2d(64, 64, 3), nn.Conv2d(64, 128, 4, stride=2, padding=1)):
-        assert 0.05 < training_gain(layer, gemm) < 50
-    assert training_gain(nn.Conv2d(64, 64, 5, dilation=2), gemm) == 0
+        assert 0.05 < training_speedup(layer, gemm) < 50
+    assert training_speedup(nn.Conv2d(64, 64, 5, dilation=2), gemm) == 0
 
 
 def test_without_a_compiler_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
-from velogan.kernels.half import FrozenHalf
+from velogan.kernels.shared_casts import FrozenBf16
 from velogan.networks.efficientnet_lite import EfficientNetLite, FeatureMaps
 from velogan.networks.projected import Mix
 
@@ -74,7 +74,7 @@ def test_maps_in_float32_are_exact(maps: FeatureMaps, native: FrozenMaps) -> Non
 
 
 def test_maps_of_a_gpu_are_those_of_the_autocast_without_casts_of_weights(maps: FeatureMaps) -> None:
-    images, half = _images(2, 50, 36), FrozenHalf(maps)
+    images, half = _images(2, 50, 36), FrozenBf16(maps)
     assert not list(half.parameters())
     plain = _results(maps, images, dtype=torch.float32, half=True)
     assert all(map(torch.equal, _results(half, images, dtype=torch.float32, half=True), plain))

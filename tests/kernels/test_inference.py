@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from velogan.kernels import inference
 from velogan.kernels.inference import Accelerator, RowConv2d
-from velogan.kernels.levels import usable
+from velogan.kernels.isa import supported_levels
 from velogan.kernels.winograd import WinogradConv2d
 from velogan.networks.generators import GeneratorConfig, build_generator
 
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _accelerator(folder: Path, monkeypatch: pytest.MonkeyPatch, *, precision: str, winograd: bool) -> Accelerator:
     monkeypatch.setattr(inference, "precision_for", lambda device: (precision, ""))
-    monkeypatch.setattr(inference, "_gain", lambda layer, other: 2.0 if winograd else 0.5)
+    monkeypatch.setattr(inference, "_winograd_speedup", lambda layer, other: 2.0 if winograd else 0.5)
     return Accelerator(CPU, folder)
 
 
@@ -65,7 +65,7 @@ def test_faster_networks_are_the_plain_one_to_rounding(
 
 def test_what_is_measured_decides(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = _network(channels=16)
-    native = "avx512-bf16" in usable()
+    native = "avx512-bf16" in supported_levels()
     for precision, winograd, count, dtype in (
         ("bf16", True, 2 if native else 0, torch.bfloat16),
         ("bf16", False, 0, torch.bfloat16),

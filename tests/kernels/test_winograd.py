@@ -118,7 +118,7 @@ def test_results_do_not_depend_on_threads_or_neighbours(gemm: Bf16Gemm, kernel: 
 
 def test_a_bias_is_added_and_trained(gemm: Bf16Gemm) -> None:
     conv, x = _convolution(64, 32, 5, bias=True), _images(2, 64, 20, 20)
-    fast = WinogradConvolution(conv, gemm, biased=True)
+    fast = WinogradConvolution(conv, gemm, has_bias=True)
     weights = list(conv.parameters())
     one, other = fast(x).float(), conv(x.float())
     assert (one - other).norm() < 0.01 * other.norm()

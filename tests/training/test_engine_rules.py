@@ -39,7 +39,7 @@ def test_auto_on_a_cpu_takes_everything_fast_and_says_why():
 
 def test_what_was_decided_is_kept_when_decided_again(monkeypatch: pytest.MonkeyPatch):
     chosen, _ = _resolve(EngineConfig(device="cpu"))
-    monkeypatch.setattr(precision, "bf16_gain", lambda: pytest.fail("measured again"))
+    monkeypatch.setattr(precision, "bf16_speedup", lambda: pytest.fail("measured again"))
     again, decisions = _resolve(chosen, kernels=None)
     assert again == chosen
     assert {decision.reason for decision in decisions.values()} == {"requested"}
@@ -57,7 +57,7 @@ def test_reference_is_the_slow_path():
 
 @pytest.mark.parametrize(("gain", "choice"), [(0.9, "fp32"), (1.1, "fp32"), (1.3, "bf16"), (3.0, "bf16")])
 def test_bf16_is_taken_where_it_measured_faster(gain: float, choice: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(precision, "bf16_gain", lambda: gain)
+    monkeypatch.setattr(precision, "bf16_speedup", lambda: gain)
     chosen, decisions = _resolve(EngineConfig(device="cpu"))
     assert chosen.precision == choice
     assert f"{gain:.1f}x" in decisions["precision"].reason
@@ -65,8 +65,8 @@ def test_bf16_is_taken_where_it_measured_faster(gain: float, choice: str, monkey
 
 def test_the_gain_is_a_ratio_and_leaves_the_threads_alone():
     torch.set_num_threads(2)
-    precision.bf16_gain.cache_clear()
-    assert 0.05 < precision.bf16_gain() < 50
+    precision.bf16_speedup.cache_clear()
+    assert 0.05 < precision.bf16_speedup() < 50
     assert torch.get_num_threads() == 2
 
 

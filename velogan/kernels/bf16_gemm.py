@@ -1,4 +1,4 @@
-"""Native convolutions and gradients from products of bfloat16 matrices, for CPUs with AVX-512 bfloat16.
+"""Bind native convolutions and gradients, built from bfloat16 matrix products, for CPUs with AVX-512 bfloat16.
 
 On such CPUs each is faster than the library's (benchmarks/LOG.md). Sums are float32 and do not depend on the number of
 threads. Images are `(N, C, H, W)` bfloat16, dense and channels-last.
@@ -16,31 +16,31 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from velogan.kernels.native import bind, load_library
-from velogan.kernels.norms import empty, pointer
+from velogan.kernels.norms import data_pointer, empty_channels_last
 
 BLOCK = 64
-"""The number of features must be a multiple of this, but for Winograd's; only images may have few channels."""
+"""The number of features must be a multiple of this, except for Winograd's; only images may have few channels."""
 
 
 def load_bf16_gemm(cache: Path) -> Bf16Gemm | None:
-    """The native code, built into `cache` if needed; None without a compiler or without bfloat16 on this CPU."""
+    """Return the native code, compiled into `cache` if needed; None without a compiler or bfloat16 on this CPU."""
     library = load_library("winograd", cache=cache)
     return Bf16Gemm(library) if library is not None and hasattr(library, "winograd_convolve") else None
 
 
-def computes_half(x: Tensor) -> bool:
-    """Whether convolutions of `x` are computed in bfloat16 here."""
+def computes_in_bf16(x: Tensor) -> bool:
+    """Return whether convolutions of `x` are computed in bfloat16 here."""
     return x.dtype == torch.bfloat16 or (
         torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
     )
 
 
 class Bf16Gemm:
-    """Binds the compiled library."""
+    """Convolutions and gradients of the compiled library."""
 
     dtype = torch.bfloat16
     block = BLOCK
-    pays_from = 0
+    min_useful_channels = 0
 
     def __init__(self, library: ctypes.CDLL):
         self.library = library
@@ -48,30 +48,33 @@ class Bf16Gemm:
         self._winograd_convolve = bind(library, "winograd_convolve", 4, 8)
         self._winograd_gradient = bind(library, "winograd_gradient", 3, 7)
         self._weight_gradient = bind(library, "weight_gradient", 3, 10)
-        self._thin_convolve = bind(library, "thin_convolve", 4, 8)
-        self._thin_gradient = bind(library, "thin_gradient", 3, 9)
+        self._few_channel_convolve = bind(library, "thin_convolve", 4, 8)
+        self._few_channel_gradient = bind(library, "thin_gradient", 3, 9)
 
     def computes(self, x: Tensor) -> bool:
-        """Whether convolutions of `x` are computed in bfloat16 here."""
-        return computes_half(x)
+        """Return whether convolutions of `x` are computed in bfloat16 here."""
+        return computes_in_bf16(x)
 
-    def convolves(self, kernel: int, dilation: int) -> bool:
-        """Whether `winograd_convolve` knows such a convolution."""
+    def supports_winograd(self, kernel: int, dilation: int) -> bool:
+        """Return whether `winograd_convolve` supports such a convolution."""
         return kernel in (3, 5, 7)
 
     def winograd_weights(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """G g G^T (Lavin & Gray 2016, equation 8) of `(O, C, K, K)` weights, K of 3, 5 or 7, in the order that
-        `winograd_convolve` reads; and of the mirrored weights, for the gradient of the image."""
+        """Return the transformed `(O, C, K, K)` weights, and the mirrored ones for the gradient of the image.
+
+        K is 3, 5 or 7. The transform is G g G^T (Lavin & Gray 2016, equation 8), in the order that `winograd_convolve`
+        reads.
+        """
         out, channels, kernel, _ = weight.shape
         weight = weight.detach().float().permute(0, 2, 3, 1).contiguous()
         products = (1 + 3 * (kernel // 2)) ** 2
-        forward, back = (
+        weights, mirrored = (
             torch.empty(products, -(columns // -BLOCK), -(rows // -2), BLOCK, 2, dtype=torch.bfloat16)
             for columns, rows in ((out, channels), (channels, out))
         )
-        pointers = (weight.data_ptr(), forward.data_ptr(), back.data_ptr())
+        pointers = (weight.data_ptr(), weights.data_ptr(), mirrored.data_ptr())
         self._winograd_weights(*pointers, out, channels, kernel, torch.get_num_threads())
-        return forward, back
+        return weights, mirrored
 
     def winograd_convolve(
         self,
@@ -84,64 +87,73 @@ class Bf16Gemm:
         dilation: int = 1,
         pad: int = 0,
     ) -> Tensor:
-        """A convolution of `x` with `pad` zeros around it, to `(N, out, H + 2 pad - reach, W + 2 pad - reach)`; reach
-        is `(kernel - 1) * dilation`, and `pad` a multiple of `dilation`.
+        """Return the convolution of `x`: `(N, out, H + 2 pad - reach, W + 2 pad - reach)`.
 
-        `weight` is as `winograd_weights` gives it, `bias` `(out,)` float32.
+        `reach` is `(kernel - 1) * dilation`.
+
+        x: `(N, C, H, W)`
+        weight: a result of `winograd_weights`
+        bias: `(out,)` float32
+        out: number of output features
+        kernel: side of the kernel
+        dilation: of the kernel
+        pad: zeros around `x`, a multiple of `dilation`
         """
-        (n, c, h, w), more = x.shape, 2 * pad - (kernel - 1) * dilation
-        made = empty(n, out, h + more, w + more, dtype=torch.bfloat16)
-        pointers = (x.data_ptr(), weight.data_ptr(), pointer(bias), made.data_ptr())
+        (n, c, h, w), margin = x.shape, 2 * pad - (kernel - 1) * dilation
+        result = empty_channels_last(n, out, h + margin, w + margin, dtype=torch.bfloat16)
+        pointers = (x.data_ptr(), weight.data_ptr(), data_pointer(bias), result.data_ptr())
         self._winograd_convolve(*pointers, n, h, w, c, out, kernel, dilation, pad, torch.get_num_threads())
-        return made
+        return result
 
     def winograd_gradient(self, x: Tensor, g: Tensor, *, kernel: int, dilation: int = 1) -> Tensor:
-        """The gradient of `(O, C, kernel, kernel)` weights, float32, from image `x` and gradient `g`,
-        `(N, O, H - reach, W - reach)`."""
+        """Return the float32 gradient of `(O, C, kernel, kernel)` weights of `winograd_convolve` without padding.
+
+        `x` is the image, `g` the gradient of the result, `(N, O, H - reach, W - reach)`.
+        """
         n, c, h, w = x.shape
-        made = empty(g.shape[1], c, kernel, kernel, dtype=torch.float32)
-        pointers = (x.data_ptr(), g.data_ptr(), made.data_ptr())
+        result = empty_channels_last(g.shape[1], c, kernel, kernel, dtype=torch.float32)
+        pointers = (x.data_ptr(), g.data_ptr(), result.data_ptr())
         self._winograd_gradient(*pointers, n, h, w, c, g.shape[1], kernel, dilation, torch.get_num_threads())
-        return made
+        return result
 
     def weight_gradient(self, x: Tensor, g: Tensor, *, kernel: int, stride: int, padding: int) -> Tensor:
-        """The gradient of `(O, C, kernel, kernel)` weights, float32, from image `x` and the result's gradient `g`."""
+        """Return the float32 gradient of `(O, C, kernel, kernel)` weights; `g` is the gradient of the result."""
         (n, c, h, w), (_, out, rows, columns) = x.shape, g.shape
-        made = empty(out, c, kernel, kernel, dtype=torch.float32)
-        pointers, sizes = (x.data_ptr(), g.data_ptr(), made.data_ptr()), (n, h, w, c, rows, columns, out)
+        result = empty_channels_last(out, c, kernel, kernel, dtype=torch.float32)
+        pointers, sizes = (x.data_ptr(), g.data_ptr(), result.data_ptr()), (n, h, w, c, rows, columns, out)
         self._weight_gradient(*pointers, *sizes, kernel, stride, padding, torch.get_num_threads())
-        return made
+        return result
 
-    def thin_convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, pad: int = 0) -> Tensor:
-        """`F.conv2d(x, weight, bias, padding=pad)` for a square kernel and at most 4 outputs; `bias` is float32."""
+    def few_channel_convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, pad: int = 0) -> Tensor:
+        """Return `F.conv2d(x, weight, bias, padding=pad)` for a square kernel, at most 4 outputs, float32 `bias`."""
         (n, features, h, w), (out, _, kernel, _) = x.shape, weight.shape
         columns = -(kernel * kernel * out // -BLOCK) * BLOCK
         flat = weight.float().permute(1, 2, 3, 0).reshape(features, -1)
         blocks = F.pad(flat, (0, columns - flat.shape[1])).view(features // 2, 2, columns // BLOCK, BLOCK)
         blocks = blocks.permute(2, 0, 3, 1).contiguous().bfloat16()
-        made = empty(n, out, h + 2 * pad - kernel + 1, w + 2 * pad - kernel + 1, dtype=torch.bfloat16)
-        pointers = (x.data_ptr(), blocks.data_ptr(), pointer(bias), made.data_ptr())
-        self._thin_convolve(*pointers, n, h, w, features, out, kernel, pad, columns, torch.get_num_threads())
-        return made
+        result = empty_channels_last(n, out, h + 2 * pad - kernel + 1, w + 2 * pad - kernel + 1, dtype=torch.bfloat16)
+        pointers = (x.data_ptr(), blocks.data_ptr(), data_pointer(bias), result.data_ptr())
+        self._few_channel_convolve(*pointers, n, h, w, features, out, kernel, pad, columns, torch.get_num_threads())
+        return result
 
-    def thin_gradient(self, features: Tensor, image: Tensor, *, kernel: int, pad: int) -> Tensor:
-        """A weight gradient `(kernel, kernel, C, F)`, float32.
+    def few_channel_gradient(self, features: Tensor, image: Tensor, *, kernel: int, pad: int) -> Tensor:
+        """Return the weight gradient `(kernel, kernel, C, F)` in float32.
 
-        At (i, j) it is the sum over positions (y, x) of the features `(N, F, h, w)` times the image `(N, C, H, W)` at
-        (y + i - pad, x + j - pad); the image is 0 outside.
+        Its value at (i, j) is the sum over positions (y, x) of the features `(N, F, h, w)` times the image
+        `(N, C, H, W)` at (y + i - pad, x + j - pad); the image is 0 outside.
         """
         (n, c, h, w), (_, count, rows, columns) = image.shape, features.shape
         sums = torch.empty(kernel, kernel, c, count)
         pointers = (features.data_ptr(), image.data_ptr(), sums.data_ptr())
-        self._thin_gradient(*pointers, n, rows, columns, count, h, w, c, kernel, pad, torch.get_num_threads())
+        self._few_channel_gradient(*pointers, n, rows, columns, count, h, w, c, kernel, pad, torch.get_num_threads())
         return sums
 
 
-def gain(plain: Callable[[], object], other: Callable[[], object]) -> float:
-    """How many times faster than `plain` the call `other` is.
+def measure_speedup(plain: Callable[[], object], other: Callable[[], object]) -> float:
+    """Return how many times faster the call `other` is than `plain`.
 
-    This thread's processor time is measured, so that other work on the machine hardly matters. The calls take turns,
-    and the fastest time of each counts.
+    It compares the processor time of this thread, so that other work on the machine hardly matters. The calls
+    alternate, and the fastest time of each counts.
     """
     seconds = {plain: float("inf"), other: float("inf")}
     for run in 3 * list(seconds):  # the first calls prepare weights and memory

@@ -1,7 +1,4 @@
-"""Convolutions with a native gradient of the weights.
-
-Libraries take up to twice as long for this gradient as for the convolution itself.
-"""
+"""Compute convolutions with a native gradient of the weights, for which libraries take up to twice as long."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import BLOCK, Bf16Gemm
 from velogan.kernels.fp32_gemm import Fp32Gemm
-from velogan.kernels.norms import dense
+from velogan.kernels.norms import to_channels_last
 
 
 def fits_conv_weight_grad(layer: nn.Module, block: int = BLOCK) -> TypeGuard[nn.Conv2d | nn.ConvTranspose2d]:
-    """Whether a `weight_gradient` for channels in blocks of so many can compute the gradient of `layer`."""
+    """Return whether a `weight_gradient` for channels in multiples of `block` can compute the gradient of `layer`."""
     return (
         isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))
         and layer.in_channels % block == layer.out_channels % block == 0
@@ -27,7 +24,7 @@ def fits_conv_weight_grad(layer: nn.Module, block: int = BLOCK) -> TypeGuard[nn.
 
 
 class ConvWeightGrad:
-    """`conv` without its bias; in the precision of `gemm` its weights' gradient is native. No second derivatives."""
+    """`conv` without its bias; its weight gradient is native in the precision of `gemm`; no second derivatives."""
 
     def __init__(self, conv: nn.Conv2d | nn.ConvTranspose2d, gemm: Bf16Gemm | Fp32Gemm):
         self._conv, self._gemm = conv, gemm
@@ -43,7 +40,7 @@ class ConvWeightGrad:
 class _ConvolutionOp(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, gemm: Bf16Gemm | Fp32Gemm, geometry: list[Any]):
-        image, weight = dense(x.to(gemm.dtype)), weight.to(gemm.dtype)
+        image, weight = to_channels_last(x.to(gemm.dtype)), weight.to(gemm.dtype)
         ctx.save_for_backward(image, weight)
         ctx.gemm, ctx.geometry, ctx.dtype = gemm, geometry, x.dtype
         return torch.convolution(image, weight, None, *geometry)
@@ -52,7 +49,7 @@ class _ConvolutionOp(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads: Tensor):
         image, weight = ctx.saved_tensors
-        g, dx, dweight = dense(grads[0].to(ctx.gemm.dtype)), None, None
+        g, dx, dweight = to_channels_last(grads[0].to(ctx.gemm.dtype)), None, None
         if ctx.needs_input_grad[0]:
             only_image = [True, False, False]
             dx = torch.ops.aten.convolution_backward(g, image, weight, None, *ctx.geometry, only_image)[0].to(ctx.dtype)

@@ -1,6 +1,6 @@
-"""Native convolutions and gradients from products of float32 matrices, for any CPU.
+"""Bind native convolutions and gradients, built from float32 matrix products, for any CPU.
 
-They do what `Bf16Gemm` does where bfloat16 is slow: 3x3 convolutions by the larger of Winograd's algorithms,
+They replace `Bf16Gemm` on CPUs on which bfloat16 is slow: 3x3 convolutions by the larger of Winograd's algorithms,
 F(4x4, 3x3), with a quarter of the multiplications, and weight gradients, for which libraries are slow on channels-last
 images. Sums do not depend on the number of threads. Images are `(N, C, H, W)` float32, dense and channels-last.
 """
@@ -14,23 +14,23 @@ import torch
 from torch import Tensor
 
 from velogan.kernels.native import bind, load_library
-from velogan.kernels.norms import empty
+from velogan.kernels.norms import empty_channels_last
 
 
 def load_fp32_gemm(cache: Path) -> Fp32Gemm | None:
-    """The native code, built into `cache` if needed; None without a compiler."""
+    """Return the native code, compiled into `cache` if needed; None without a compiler."""
     library = load_library("fp32_gemm", cache=cache)
     return None if library is None else Fp32Gemm(library)
 
 
 class Fp32Gemm:
-    """Binds the compiled library."""
+    """Convolutions and gradients of the compiled library."""
 
     dtype = torch.float32
     block = 32
-    """The number of features must be a multiple of this, but for Winograd's."""
-    pays_from = 64
-    """With fewer features so little is gained that two measurements may disagree, and equal runs would differ."""
+    """The number of features must be a multiple of this, except for Winograd's."""
+    min_useful_channels = 64
+    """With fewer features the gain is so small that two measurements may disagree, and equal runs would differ."""
 
     def __init__(self, library: ctypes.CDLL):
         self._size = library.winograd32_size
@@ -41,16 +41,18 @@ class Fp32Gemm:
         self._weight_gradient = bind(library, "weight_gradient32", 3, 10)
 
     def computes(self, x: Tensor) -> bool:
-        """Whether convolutions of `x` are computed in float32 here."""
+        """Return whether convolutions of `x` are computed in float32 here."""
         return x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
-    def convolves(self, kernel: int, dilation: int) -> bool:
-        """Whether `winograd_convolve` knows such a convolution."""
+    def supports_winograd(self, kernel: int, dilation: int) -> bool:
+        """Return whether `winograd_convolve` supports such a convolution."""
         return (kernel, dilation) == (3, 1)
 
     def winograd_weights(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """What `winograd_convolve` reads for `(O, C, 3, 3)` weights, and what it reads for the gradient of the image:
-        the weights themselves, and mirrored. Transformed they have four times the size, so this is done at each use."""
+        """Return `(O, C, 3, 3)` weights for `winograd_convolve`, and the mirrored ones for the gradient of the image.
+
+        They are transformed at each use, since the transformed weights have four times the size.
+        """
         weight = weight.detach()
         return weight, weight.flip(2, 3).transpose(0, 1)
 
@@ -65,29 +67,29 @@ class Fp32Gemm:
         dilation: int = 1,
         pad: int = 0,
     ) -> Tensor:
-        """`F.conv2d(x, weight, bias, padding=pad)` to `out` features; `weight` is as `winograd_weights` gives it."""
-        assert self.convolves(kernel, dilation)
+        """Return `F.conv2d(x, weight, bias, padding=pad)` with `out` features; `weight` is from `winograd_weights`."""
+        assert self.supports_winograd(kernel, dilation)
         (n, c, h, w), (o, i, *taps), threads = x.shape, weight.stride(), torch.get_num_threads()
         transformed = torch.empty(self._size(c, out))
         self._winograd_weights(weight.data_ptr(), transformed.data_ptr(), c, out, i, o, *taps, threads)
-        made = empty(n, out, h + 2 * pad - 2, w + 2 * pad - 2, dtype=torch.float32)
-        pointers = (x.data_ptr(), transformed.data_ptr(), made.data_ptr())
+        result = empty_channels_last(n, out, h + 2 * pad - 2, w + 2 * pad - 2, dtype=torch.float32)
+        pointers = (x.data_ptr(), transformed.data_ptr(), result.data_ptr())
         self._winograd_convolve(*pointers, n, h, w, c, out, pad, threads)
-        return made if bias is None else made.add_(bias[:, None, None])
+        return result if bias is None else result.add_(bias[:, None, None])
 
     def winograd_gradient(self, x: Tensor, g: Tensor, *, kernel: int = 3, dilation: int = 1) -> Tensor:
-        """The gradient of `(O, C, 3, 3)` weights from image `x` and gradient `g`, `(N, O, H - 2, W - 2)`."""
-        assert self.convolves(kernel, dilation)
+        """Return the gradient of `(O, C, 3, 3)` weights from image `x` and gradient `g`, `(N, O, H - 2, W - 2)`."""
+        assert self.supports_winograd(kernel, dilation)
         (n, c, h, w), out = x.shape, g.shape[1]
-        made = empty(out, c, 3, 3, dtype=torch.float32)
-        pointers = (x.data_ptr(), g.data_ptr(), made.data_ptr())
+        result = empty_channels_last(out, c, 3, 3, dtype=torch.float32)
+        pointers = (x.data_ptr(), g.data_ptr(), result.data_ptr())
         self._winograd_gradient(*pointers, n, h, w, c, out, torch.get_num_threads())
-        return made
+        return result
 
     def weight_gradient(self, x: Tensor, g: Tensor, *, kernel: int, stride: int, padding: int) -> Tensor:
-        """The gradient of `(O, C, kernel, kernel)` weights from image `x` and the result's gradient `g`."""
+        """Return the gradient of `(O, C, kernel, kernel)` weights from image `x` and the result's gradient `g`."""
         (n, c, h, w), (_, out, rows, columns) = x.shape, g.shape
-        made = empty(out, c, kernel, kernel, dtype=torch.float32)
-        pointers, sizes = (x.data_ptr(), g.data_ptr(), made.data_ptr()), (n, h, w, c, rows, columns, out)
+        result = empty_channels_last(out, c, kernel, kernel, dtype=torch.float32)
+        pointers, sizes = (x.data_ptr(), g.data_ptr(), result.data_ptr()), (n, h, w, c, rows, columns, out)
         self._weight_gradient(*pointers, *sizes, kernel, stride, padding, torch.get_num_threads())
-        return made
+        return result

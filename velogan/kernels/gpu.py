@@ -1,4 +1,4 @@
-"""The kernels for GPUs, checked on a small picture before they are used."""
+"""Load the kernels for GPUs, checked on a small image before they are used."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from velogan.kernels.norms import NormKernels
 
 @cache
 def load_gpu_kernels(device: torch.device, cache: Path) -> NormKernels | str:
-    """Triton's kernels, or why they cannot be used on `device`: not installed, not compiled, not right.
+    """Return Triton's kernels, or the reason why they cannot be used on `device`: not installed, failing or inexact.
 
-    What Triton compiles is kept in `cache` for later processes; TRITON_CACHE_DIR names another folder. ValueError where
-    other users may write to `cache`: see `files.private_folder`.
+    Compiled kernels are cached in `cache` for later processes, or in TRITON_CACHE_DIR if that is set. Raises ValueError
+    if other users may write to `cache`: see `files.private_folder`.
     """
     if find_spec("triton") is None:
         return "Triton is not installed"
@@ -31,34 +31,34 @@ def load_gpu_kernels(device: torch.device, cache: Path) -> NormKernels | str:
         from velogan.kernels.triton_norms import TritonNorms
 
         kernels = TritonNorms()
-        return _wrong(kernels, device) or kernels
-    except Exception as error:  # a compiler's, a driver's or a launch's, of whatever kind
+        return _find_mismatch(kernels, device) or kernels
+    except Exception as error:  # of the compiler, the driver or the launch: of any type
         first = next(iter(str(error).splitlines()), "")
         return f"Triton's kernels do not run here: {type(error).__name__}: {first:.150}"
 
 
-def _wrong(kernels: NormKernels, device: torch.device) -> str:
-    """What they compute otherwise than plain layers, forward and backward; empty if nothing."""
+def _find_mismatch(kernels: NormKernels, device: torch.device) -> str:
+    """Return a description of the first mismatch with the plain layers, forward or backward; empty if they agree."""
     random = torch.Generator().manual_seed(0)
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.bfloat16, 0.04)):
         x, weight = (
             torch.randn(1, 20, *sides, generator=random).to(device, dtype).contiguous(memory_format=torch.channels_last)
             for sides in ((6, 7), (8, 9))
         )
-        for mine, plain, *inputs in (
+        for fused, plain, *inputs in (
             (lambda x: kernels.norm(x, slope=0.2, pad=1), lambda x: F.leaky_relu(F.instance_norm(x), 0.2), x),
             (lambda x, y: kernels.norm(x, residual=y, pad=1), lambda x, y: F.instance_norm(x) + y, x, x),
             (lambda x: kernels.plain(x, slope=0.0, pad=1), F.relu, x),
         ):
-            seen = _results(lambda *given, of=mine: of(*given)[0], inputs, weight)
-            wanted = _results(lambda *given, of=plain: F.pad(of(*given), (1,) * 4, mode="reflect"), inputs, weight)
-            if not all(torch.allclose(a, b, rtol=tolerance, atol=tolerance) for a, b in zip(seen, wanted)):
-                return f"Triton's kernels compute something else than the plain layers here, in {dtype}"
+            actual = _results(lambda *args, f=fused: f(*args)[0], inputs, weight)
+            expected = _results(lambda *args, f=plain: F.pad(f(*args), (1,) * 4, mode="reflect"), inputs, weight)
+            if not all(torch.allclose(a, b, rtol=tolerance, atol=tolerance) for a, b in zip(actual, expected)):
+                return f"Triton's kernels and the plain layers differ here, in {dtype}"
     return ""
 
 
 def _results(compute: Callable[..., Tensor], inputs: list[Tensor], weight: Tensor) -> list[Tensor]:
-    """The result and the gradients, in float32; the weight is that of each value of the result."""
+    """Return the result and the gradients of its sum weighted with `weight`, in float32."""
     with torch.enable_grad():
         leaves = [value.detach().clone().requires_grad_() for value in inputs]
         out = compute(*leaves)

@@ -1,6 +1,6 @@
-"""A faster generator for translation: another network over copies of the weights, without gradients.
+"""Speed up a generator for translation: another network with copies of the weights, without gradients.
 
-It uses three things, each only where it is faster: bfloat16, except in the last convolution, whose rounding would be
+It combines three methods, each only if it is faster: bfloat16, except in the last convolution, whose rounding would be
 visible; norm, activation, residual and padding in one native pass (`fused.py`); Winograd's algorithm for the
 convolutions of residual blocks (`winograd.py`).
 """
@@ -14,19 +14,19 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from velogan.kernels.bf16_gemm import Bf16Gemm, gain, load_bf16_gemm
+from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm, measure_speedup
+from velogan.kernels.few_channel import convolve_rows, is_few_channel_conv, kernel_rows
 from velogan.kernels.fused import Fused
 from velogan.kernels.native import load_kernels
 from velogan.kernels.precision import precision_for
-from velogan.kernels.thin import convolve_rows, is_thin, rows_of
 from velogan.kernels.winograd import WinogradConv2d, fits_winograd
 from velogan.types import forward_kind_of
 
 
 class Accelerator:
-    """Makes networks faster on one device. What is faster there is measured once, at first use.
+    """Speeds up networks on one device. Which methods are faster there is measured once, at first use.
 
-    `cache`: the folder for the native kernels.
+    `cache` is the folder for the native kernels.
     """
 
     def __init__(self, device: torch.device, cache: Path):
@@ -35,35 +35,35 @@ class Accelerator:
         self._winograd: dict[tuple[object, ...], bool] = {}
 
     def __call__(self, net: nn.Module, *, rounded: bool) -> nn.Module:
-        """A faster copy of `net`, which is in eval mode: `(B, C, H, W)` float32 to float32.
+        """Return a faster copy of `net`, which is in eval mode: `(B, C, H, W)` float32 to float32.
 
-        `rounded`: the result will be rounded to 8 bits, so bfloat16 may be used if every module of `net` declares its
-        form (`types.forward_kind_of`).
+        `rounded` says that the result will be rounded to 8 bits, so bfloat16 may be used if every module of `net`
+        declares its form (`types.forward_kind_of`).
         """
         layout = torch.contiguous_format if self._device.type == "mps" else torch.channels_last
         fast = nn.Sequential(copy.deepcopy(net)).to(self._device).to(memory_format=layout).requires_grad_(False)  # pyright: ignore[reportCallIssue]
-        known = _is_known(fast)  # else a module may reorder its layers or read their weights
-        half = known and self.dtype(rounded=rounded) == torch.bfloat16
-        last = _last_convolution(fast) if known else None
-        if half:
+        has_forms = _has_forms(fast)  # else a module may reorder its layers or read their weights
+        in_bf16 = has_forms and self.dtype(rounded=rounded) == torch.bfloat16
+        last = _last_convolution(fast) if has_forms else None
+        if in_bf16:
             for layer in _convolutions(fast):
                 if layer is not last:
                     layer.bfloat16()
         if last is not None:
-            _replace(fast, lambda layer: _exact(layer) if layer is last else None)
+            _replace(fast, lambda layer: _to_float32(layer) if layer is last else None)
         if self._device.type == "cpu":
-            fast = self._native(fast, half=half)
-        return _Cast(fast, torch.bfloat16 if half else torch.float32, layout)
+            fast = self._native(fast, in_bf16=in_bf16)
+        return _CastInput(fast, torch.bfloat16 if in_bf16 else torch.float32, layout)
 
     def dtype(self, *, rounded: bool) -> torch.dtype:
-        """The type of convolutions: bfloat16 if the result will be rounded and bfloat16 is faster here."""
+        """Return the type of convolutions: bfloat16 if the result will be rounded and bfloat16 is faster here."""
         if rounded and not self._precision:
             with torch.inference_mode(False), torch.enable_grad():
                 self._precision = precision_for(self._device)[0]
         return torch.bfloat16 if rounded and self._precision == "bf16" else torch.float32
 
-    def _native(self, net: nn.Sequential, *, half: bool) -> nn.Module:
-        gemm = load_bf16_gemm(self._cache) if half else None
+    def _native(self, net: nn.Sequential, *, in_bf16: bool) -> nn.Module:
+        gemm = load_bf16_gemm(self._cache) if in_bf16 else None
         if gemm is not None:
             _replace(net, lambda layer: self._winograd_if_faster(layer, gemm))
         kernels = load_kernels(self._cache)
@@ -72,28 +72,28 @@ class Accelerator:
     def _winograd_if_faster(self, layer: nn.Module, gemm: Bf16Gemm) -> nn.Module | None:
         if not fits_winograd(layer):
             return None
-        other = WinogradConv2d(layer, gemm)
+        winograd = WinogradConv2d(layer, gemm)
         shape = (*layer.weight.shape, layer.dilation)
         if shape not in self._winograd:
-            self._winograd[shape] = _gain(layer, other) > 1.1
-        return other if self._winograd[shape] else None
+            self._winograd[shape] = _winograd_speedup(layer, winograd) > 1.1
+        return winograd if self._winograd[shape] else None
 
 
-def _gain(layer: nn.Conv2d, other: nn.Module) -> float:
+def _winograd_speedup(layer: nn.Conv2d, winograd: nn.Module) -> float:
     x = torch.ones(1, layer.in_channels, 66, 66, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     with torch.inference_mode():
-        return gain(lambda: layer(x), lambda: other(x))
+        return measure_speedup(lambda: layer(x), lambda: winograd(x))
 
 
 class RowConv2d(nn.Module):
-    """Replaces a convolution of many features to a few channels, without padding.
+    """A replacement for a convolution of many features to few channels, without padding.
 
-    In float32 this is faster than the library's convolution in bfloat16.
+    In float32 it is faster than the library's convolution in bfloat16.
     """
 
     def __init__(self, conv: nn.Conv2d):
         super().__init__()
-        self._rows = rows_of(conv.weight.detach().float())
+        self._rows = kernel_rows(conv.weight.detach().float())
         self._bias = None if conv.bias is None else conv.bias.detach().float()
         self._out = conv.out_channels
 
@@ -101,7 +101,7 @@ class RowConv2d(nn.Module):
         return convolve_rows(x.float(), self._rows, self._bias, out=self._out)
 
 
-class _Float(nn.Module):
+class _Float32Input(nn.Module):
     def __init__(self, layer: nn.Module):
         super().__init__()
         self.layer = layer
@@ -110,7 +110,7 @@ class _Float(nn.Module):
         return self.layer(x.float())
 
 
-class _Cast(nn.Module):
+class _CastInput(nn.Module):
     def __init__(self, net: nn.Module, dtype: torch.dtype, layout: torch.memory_format):
         super().__init__()
         self.net, self._dtype, self._layout = net, dtype, layout
@@ -119,8 +119,8 @@ class _Cast(nn.Module):
         return self.net(x.to(self._dtype, memory_format=self._layout)).float()
 
 
-def _is_known(net: nn.Module) -> bool:
-    return forward_kind_of(net) is not None and all(map(_is_known, net.children()))
+def _has_forms(net: nn.Module) -> bool:
+    return forward_kind_of(net) is not None and all(map(_has_forms, net.children()))
 
 
 def _convolutions(net: nn.Module) -> list[nn.Module]:
@@ -131,15 +131,19 @@ def _last_convolution(net: nn.Module) -> nn.Module | None:
     return next(reversed(_convolutions(net)), None)
 
 
-def _exact(layer: nn.Module) -> nn.Module:
-    """The last convolution, in float32: its rounding would be visible in the picture."""
-    return RowConv2d(layer) if is_thin(layer) and layer.out_channels < layer.in_channels else _Float(layer)
+def _to_float32(layer: nn.Module) -> nn.Module:
+    """Return the last convolution in float32: the rounding of bfloat16 would be visible in the image."""
+    return (
+        RowConv2d(layer)
+        if is_few_channel_conv(layer) and layer.out_channels < layer.in_channels
+        else _Float32Input(layer)
+    )
 
 
-def _replace(net: nn.Module, stand_in: Callable[[nn.Module], nn.Module | None]) -> None:
+def _replace(net: nn.Module, build_replacement: Callable[[nn.Module], nn.Module | None]) -> None:
     for name, child in list(net.named_children()):
-        other = stand_in(child)
-        if other is None:
-            _replace(child, stand_in)
+        replacement = build_replacement(child)
+        if replacement is None:
+            _replace(child, build_replacement)
         else:
-            setattr(net, name, other)
+            setattr(net, name, replacement)

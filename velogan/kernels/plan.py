@@ -1,6 +1,6 @@
-"""A network as a list of steps, from the modules that declare their form.
+"""Turn a network into a list of steps, from the modules that declare their form.
 
-Whoever computes a network in another way makes a plan from its `tokens`; `Planned` runs it.
+`tokens` lists the layers; a plan has a step for each of them, or for several together; `PlannedNetwork` runs it.
 """
 
 from __future__ import annotations
@@ -16,150 +16,169 @@ from velogan.types import Marks, forward_kind_of, has_hooks, walk
 
 
 @dataclass
-class State:
-    """What the steps work on."""
+class PlanState:
+    """The tensors that the steps read and replace.
+
+    x: the current feature map
+    unpadded: `x` without the padding that the last step added
+    residual: the input of the current residual branch
+    skips: stack of feature maps of a U-Net's skip connections
+    """
 
     x: Tensor
-    inner: Tensor | None = None  # x without the padding that the last step added
+    unpadded: Tensor | None = None
     residual: Tensor | None = None
     skips: list[Tensor] = field(default_factory=list)
 
 
-Step = Callable[[State], None]
+PlanStep = Callable[[PlanState], None]
 
-SAVE, ADD = nn.Identity(), nn.Identity()
-"""Marks at both ends of a residual branch."""
+RESIDUAL_START, RESIDUAL_END = nn.Identity(), nn.Identity()
+"""Marks around a residual branch."""
 
-KEEP, JOIN = nn.Identity(), nn.Identity()
-"""Marks at both ends of what a U-Net's skip connection passes."""
+SKIP_START, SKIP_END = nn.Identity(), nn.Identity()
+"""Marks around the layers that a U-Net's skip connection bypasses."""
 
 
 class Opaque(nn.Module):
-    """A module that is called as it is, even if it derives from a known layer."""
+    """A module that is called unchanged, even if it derives from a known layer."""
 
     def __init__(self, net: nn.Module):
         super().__init__()
         self.forward = net.__call__  # not a child, so that the weights are registered once
-        self.of = (net,)
+        self.wrapped = (net,)
 
 
-_MARKS: Marks = {"sequence": ((), ()), "residual": ((SAVE,), (ADD,)), "skip": ((KEEP,), (JOIN,))}
+_MARKS: Marks = {
+    "sequence": ((), ()),
+    "residual": ((RESIDUAL_START,), (RESIDUAL_END,)),
+    "skip": ((SKIP_START,), (SKIP_END,)),
+}
 
 
 def tokens(net: nn.Module) -> Iterator[nn.Module]:
-    """The layers of `net` in order, with marks; what does not declare its form is `Opaque`."""
+    """Yield the layers of `net` in order, with marks; modules that do not declare their form are `Opaque`."""
     for layer in walk(net, _MARKS):
         if forward_kind_of(layer) != "layer":
             yield Opaque(layer)
-        elif not isinstance(layer, nn.Identity) or layer in (SAVE, ADD, KEEP, JOIN):
+        elif not isinstance(layer, nn.Identity) or layer in MARK_STEPS:
             yield layer
 
 
-Plan = list[tuple[nn.Module, Step]]
-"""Steps in order, each with the token that it is for; ADD if it adds, too."""
+PlannedStep = tuple[nn.Module, PlanStep]
+"""A step with its token: the layer that it computes, or RESIDUAL_END if it ends a residual branch, too."""
+
+Plan = list[PlannedStep]
 
 
-def plain_plan(found: Iterable[nn.Module]) -> Plan:
-    """A step for each token: the layers themselves."""
-    return [(token, OF_MARKS.get(token) or apply(token)) for token in found]
+def plain_plan(layers: Iterable[nn.Module]) -> Plan:
+    """Return a plan that calls the layers themselves, without fusion."""
+    return [(token, MARK_STEPS.get(token) or apply(token)) for token in layers]
 
 
-class Planned(nn.Module):
-    """`net` computed by the steps of `plan`, over the same weights. `layout`: the memory layout that the steps need.
+class PlannedNetwork(nn.Module):
+    """`net` computed by the steps of `plan`, with the same weights. `layout` is the memory layout that the steps need.
 
-    With `recompute`, few activations are kept for the backward pass; see `recomputing`. If a hook is added later to a
-    module with a form, the plain `net` runs.
+    With `recompute`, few activations are stored for the backward pass; see `recompute_segments`. If a hook is added
+    later to a module with a form, the original `net` runs.
     """
 
     def __init__(self, net: nn.Module, plan: Plan, *, layout: torch.memory_format | None = None, recompute: bool):
         super().__init__()
         self._net = [net]  # in a list, so that only the plain network registers the weights
         self._layout = layout
-        random = any(isinstance(module, nn.Dropout) for module in net.modules())
-        self._steps = recomputing(plan, random=random) if recompute else [step for _, step in plan]
-        self._known = [module for module in net.modules() if forward_kind_of(module) is not None]
+        has_random = any(isinstance(module, nn.Dropout) for module in net.modules())
+        self._steps = recompute_segments(plan, has_random=has_random) if recompute else [step for _, step in plan]
+        self._hookable = [module for module in net.modules() if forward_kind_of(module) is not None]
 
     def forward(self, x: Tensor) -> Tensor:
-        if any(has_hooks(module) for module in self._known):
+        if any(has_hooks(module) for module in self._hookable):
             return self._net[0](x)
-        state = State(x if self._layout is None else x.contiguous(memory_format=self._layout))
+        state = PlanState(x if self._layout is None else x.contiguous(memory_format=self._layout))
         for step in self._steps:
             step(state)
         return state.x
 
 
-def recomputing(plan: Plan, *, random: bool) -> list[Step]:
-    """The steps of `plan` in segments whose activations are computed twice.
+def recompute_segments(plan: Plan, *, has_random: bool) -> list[PlanStep]:
+    """Return the steps of `plan` in segments whose activations are recomputed in the backward pass.
 
-    A segment is a residual block, or a convolution with what comes before and behind it. For the backward pass it keeps
-    only its input, and there it computes the rest again (Chen et al. 2016, "Training Deep Nets with Sublinear Memory
-    Cost"). Gradients are the same bits. `random`: there are random numbers, which are put back for that.
+    A segment is a residual block, or a convolution with the layers around it. It stores only its input for the
+    backward pass, which recomputes the rest (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost").
+    Gradients are the same bits. If `has_random`, the state of the random numbers is restored for that.
     """
-    made: list[Step] = []
-    segment: list[Step] = []
-    full, depth = False, 0
+    steps: list[PlanStep] = []
+    segment: list[PlanStep] = []
+    has_convolution, depth = False, 0
     for token, step in plan:
-        apart = token in (KEEP, JOIN)  # what they hold is kept for longer than a segment
-        if segment and (apart or (full and depth == 0 and (token is SAVE or isinstance(token, _BEGINS)))):
-            made.append(_Segment(segment, random=random))
-            segment, full = [], False
-        if apart:
-            made.append(step)
+        is_skip = token in (SKIP_START, SKIP_END)  # their feature maps outlive a segment
+        starts_segment = token is RESIDUAL_START or isinstance(token, _SEGMENT_STARTS)
+        if segment and (is_skip or (has_convolution and depth == 0 and starts_segment)):
+            steps.append(_Segment(segment, has_random=has_random))
+            segment, has_convolution = [], False
+        if is_skip:
+            steps.append(step)
             continue
         segment.append(step)
-        full |= isinstance(token, _CONVOLUTIONS)
-        depth += (token is SAVE) - (token is ADD)
-    return [*made, _Segment(segment, random=random)] if segment else made
+        has_convolution |= isinstance(token, _CONVOLUTIONS)
+        depth += (token is RESIDUAL_START) - (token is RESIDUAL_END)
+    return [*steps, _Segment(segment, has_random=has_random)] if segment else steps
 
 
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d, Opaque)
-_BEGINS = (*_CONVOLUTIONS, nn.ReflectionPad2d, nn.Upsample)
+_SEGMENT_STARTS = (*_CONVOLUTIONS, nn.ReflectionPad2d, nn.Upsample)
 
 
 class _Segment:
-    def __init__(self, steps: list[Step], *, random: bool):
-        self.steps, self.random = steps, random
+    def __init__(self, steps: list[PlanStep], *, has_random: bool):
+        self._steps, self._has_random = steps, has_random
 
-    def __call__(self, state: State) -> None:
-        given = (state.x, state.inner)
-        state.x, state.inner = checkpoint(self._run, *given, use_reentrant=False, preserve_rng_state=self.random)
+    def __call__(self, state: PlanState) -> None:
+        inputs = (state.x, state.unpadded)
+        outputs = checkpoint(self._run, *inputs, use_reentrant=False, preserve_rng_state=self._has_random)
+        state.x, state.unpadded = outputs
 
-    def _run(self, x: Tensor, inner: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        state = State(x, inner)
-        for step in self.steps:
+    def _run(self, x: Tensor, unpadded: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        state = PlanState(x, unpadded)
+        for step in self._steps:
             step(state)
-        return state.x, state.inner
+        return state.x, state.unpadded
 
 
-def apply(function: Callable[[Tensor], Tensor]) -> Step:
-    """The step that computes `function`."""
+def apply(function: Callable[[Tensor], Tensor]) -> PlanStep:
+    """Return the step that computes `function`."""
 
-    def step(state: State) -> None:
-        state.x, state.inner = function(state.x), None
+    def step(state: PlanState) -> None:
+        state.x, state.unpadded = function(state.x), None
 
     return step
 
 
-def save(state: State) -> None:
-    """Begins a residual branch."""
-    state.residual = state.x if state.inner is None else state.inner
+def start_residual(state: PlanState) -> None:
+    """Store the input of a residual branch."""
+    state.residual = state.x if state.unpadded is None else state.unpadded
 
 
-def add(state: State) -> None:
-    """Ends a residual branch."""
+def end_residual(state: PlanState) -> None:
+    """Add the input of the residual branch to its result."""
     assert state.residual is not None
-    state.x, state.inner = state.residual + state.x, None
+    state.x, state.unpadded = state.residual + state.x, None
 
 
-def keep(state: State) -> None:
-    """Begins what a skip connection passes."""
-    state.skips.append(state.x if state.inner is None else state.inner)
+def start_skip(state: PlanState) -> None:
+    """Push the feature map of a skip connection."""
+    state.skips.append(state.x if state.unpadded is None else state.unpadded)
 
 
-def join(state: State) -> None:
-    """Ends what a skip connection passes."""
-    state.x, state.inner = torch.cat([state.skips.pop(), state.x], 1), None
+def end_skip(state: PlanState) -> None:
+    """Concatenate the feature map of the skip connection, channels first."""
+    state.x, state.unpadded = torch.cat([state.skips.pop(), state.x], 1), None
 
 
-OF_MARKS: dict[nn.Module, Step] = {SAVE: save, ADD: add, KEEP: keep, JOIN: join}
-"""The steps of the marks by themselves."""
+MARK_STEPS: dict[nn.Module, PlanStep] = {
+    RESIDUAL_START: start_residual,
+    RESIDUAL_END: end_residual,
+    SKIP_START: start_skip,
+    SKIP_END: end_skip,
+}
+"""The steps of the marks if they are not fused with layers."""

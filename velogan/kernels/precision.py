@@ -1,4 +1,4 @@
-"""The number type in which convolutions are fastest on a device: measured if not known."""
+"""Choose the number type in which convolutions are fastest on a device, by measurement if it is not known."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 
 def precision_for(device: torch.device) -> tuple[str, str]:
-    """fp32, bf16 or fp16 for `device`, whichever computes convolutions faster, and why.
+    """Return fp32, bf16 or fp16, whichever computes convolutions fastest on `device`, and the reason.
 
-    fp16, which needs a scaled loss, is for CUDA devices without bf16 alone: those of compute capability 7.
+    fp16, which needs loss scaling, is only for CUDA devices without bf16: those of compute capability 7.
     """
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
@@ -22,22 +22,23 @@ def precision_for(device: torch.device) -> tuple[str, str]:
         return "fp32", "this GPU has no bf16, and is slow in float16"
     if device.type != "cpu":
         return "fp32", f"bf16 is not tried on {device.type}"
-    gain = bf16_gain()
-    return ("bf16" if gain > 1.2 else "fp32"), f"a convolution in bf16 measured {gain:.1f}x float32 on this CPU"
+    speedup = bf16_speedup()
+    return ("bf16" if speedup > 1.2 else "fp32"), f"a convolution in bf16 measured {speedup:.1f}x float32 on this CPU"
 
 
 @cache
-def bf16_gain() -> float:
-    """How many times faster a residual block's convolution is in bf16, forward and backward.
+def bf16_speedup() -> float:
+    """Return how many times faster a residual block's convolution is in bf16 than in fp32, forward and backward.
 
-    It is measured once a process, on one thread, by its processor time. The types take ten turns and the fastest time
-    of each counts, so that other work on the machine hardly matters; bf16 that is twice as slow gets three turns.
+    It is measured once per process, on one thread, in processor time. The types alternate for ten rounds and the
+    fastest time of each counts, so that other work on the machine hardly matters; three rounds suffice if bf16 is less
+    than half as fast.
     """
     seconds = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for turn in range(10):
-        if turn == 3 and seconds[torch.bfloat16] > 2 * seconds[torch.float32]:
+    for repeat in range(10):
+        if repeat == 3 and seconds[torch.bfloat16] > 2 * seconds[torch.float32]:
             break
         for dtype in seconds:
             x = torch.ones(1, 128, 34, 34, dtype=dtype).to(memory_format=torch.channels_last).requires_grad_()

@@ -16,7 +16,7 @@ from velogan.engine.distributed import DistributedContext
 from velogan.engine.duration import parse_span
 from velogan.engine.processes import default_threads
 from velogan.files import pluralize
-from velogan.kernels.fused import training_gain
+from velogan.kernels.fused import training_speedup
 from velogan.training.engine_rules import MODES, EngineRequirements, find_conflict, resolve_auto
 from velogan.training.forward import load_gemm, load_norm_kernels
 from velogan.types import Decision
@@ -113,8 +113,8 @@ def _gemm_gain(config: Config, precision: str) -> float:
     if gemm is None:
         return 0.0
     channels = net.encoding
-    if channels < gemm.pays_from:
+    if channels < gemm.min_useful_channels:
         return 0.0
     if net.has_stages and net.blocks > 0:
-        return training_gain(nn.Conv2d(channels, channels, 3), gemm)
-    return training_gain(nn.Conv2d(2 * channels, 2 * channels, 4, stride=2, padding=1), gemm)
+        return training_speedup(nn.Conv2d(channels, channels, 3), gemm)
+    return training_speedup(nn.Conv2d(2 * channels, 2 * channels, 4, stride=2, padding=1), gemm)

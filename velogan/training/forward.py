@@ -13,11 +13,11 @@ from velogan.engine.compiled import compiled
 from velogan.engine.config import EngineConfig
 from velogan.kernels.bf16_gemm import load_bf16_gemm
 from velogan.kernels.fp32_gemm import load_fp32_gemm
-from velogan.kernels.fused import Products, native
+from velogan.kernels.fused import NativeGemm, to_native
 from velogan.kernels.gpu import load_gpu_kernels
 from velogan.kernels.native import load_kernels
 from velogan.kernels.norms import NormKernels
-from velogan.kernels.plan import Planned, plain_plan, tokens
+from velogan.kernels.plan import PlannedNetwork, plain_plan, tokens
 from velogan.types import Composed, Nets
 
 
@@ -31,7 +31,7 @@ def load_norm_kernels(device: torch.device) -> NormKernels | str:
     return "they could not be built: install g++ for about twice the speed" if kernels is None else kernels
 
 
-def load_gemm(precision: str) -> Products | None:
+def load_gemm(precision: str) -> NativeGemm | None:
     """Return the native convolutions of a precision; None if they cannot be built or do not run here."""
     load = load_bf16_gemm if precision == "bf16" else load_fp32_gemm
     return load(code_directory() / "kernels")
@@ -55,7 +55,7 @@ def build_forward_nets(nets: Nets, engine: EngineConfig, *, recomputed: Collecti
             raise ValueError(f"engine.kernels={engine.kernels} cannot be used: {kernels}; or set engine.kernels=plain")
         if gemm is None and engine.kernels == "winograd":
             raise ValueError("engine.kernels=winograd: this CPU cannot run it, set engine.kernels=native")
-        fast = partial(native, kernels=kernels, gemm=gemm)
+        fast = partial(to_native, kernels=kernels, gemm=gemm)
     elif engine.compile == "on":
         fast = partial(compiled, cache=code_directory() / "compiled")
     forward = {name: net if fast is None else _replace(net, fast) for name, net in nets.items()}
@@ -64,7 +64,7 @@ def build_forward_nets(nets: Nets, engine: EngineConfig, *, recomputed: Collecti
 
 
 def _build_planned(net: nn.Module, *, recompute: bool) -> nn.Module:
-    return Planned(net, plain_plan(tokens(net)), recompute=recompute)
+    return PlannedNetwork(net, plain_plan(tokens(net)), recompute=recompute)
 
 
 def _replace(net: nn.Module, fast: Callable[[nn.Module], nn.Module]) -> nn.Module:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from velogan.kernels import half
-from velogan.kernels.half import HalfConvolutions, fits_half
+from velogan.kernels import shared_casts
+from velogan.kernels.shared_casts import SharedCastConvolutions, fits_shared_cast
 
 
 class _Net(nn.Module):
@@ -22,11 +22,11 @@ class _Net(nn.Module):
         self.down = nn.Conv2d(3, 20, 3, stride=2, padding=1, bias=False)
         self.up = nn.ConvTranspose2d(20, 5, 3, stride=2, padding=1, output_padding=1)
         self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        self.shared = HalfConvolutions()
-        self.steps = [self.shared.step(self.down, biased=False), self.shared.step(self.up, biased=True)]
+        self.shared = SharedCastConvolutions()
+        self.steps = [self.shared.step(self.down, has_bias=False), self.shared.step(self.up, has_bias=True)]
 
     def forward(self, x: Tensor) -> Tensor:
-        with self.shared.for_a_pass(x):
+        with self.shared.hold_casts(x):
             for step in self.steps:
                 x = step(x)
         return x
@@ -56,7 +56,7 @@ def net() -> _Net:
 
 def test_passes_on_other_streams_share_no_cast(net: _Net, monkeypatch: pytest.MonkeyPatch):
     streams = iter((1, 1, 1, 2, 2, 2))
-    monkeypatch.setattr(half, "_stream", lambda weights: next(streams))
+    monkeypatch.setattr(shared_casts, "_stream", lambda weights: next(streams))
     with torch.autocast("cpu", dtype=torch.bfloat16), _Casts() as casts:
         first, second = net(_image()), net(_image(1))
     assert casts.together == 2
@@ -117,13 +117,13 @@ def test_passes_of_a_phase_share_one_cast_and_gradients_become_float32_by_one_op
 
 def test_an_update_is_seen_and_no_cast_outlives_its_graph(net: _Net, monkeypatch: pytest.MonkeyPatch):
     made: list[Any] = []
-    init = half._Cast.__init__
+    init = shared_casts._Cast.__init__
 
     def counted(self: Any, *args: Any) -> None:
         made.append(weakref.ref(self))
         init(self, *args)
 
-    monkeypatch.setattr(half._Cast, "__init__", counted)
+    monkeypatch.setattr(shared_casts._Cast, "__init__", counted)
     gc.disable()  # its end must not wait for the collector
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -172,5 +172,5 @@ def test_without_autocast_it_is_the_layer(net: _Net):
 def test_what_is_no_plain_convolution_is_left_alone():
     normalised = nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 4, 3))
     others = [nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), nn.Conv2d(3, 4, 3, padding="same"), nn.ReLU()]
-    assert not any(map(fits_half, (normalised, *others)))
-    assert fits_half(nn.Conv2d(3, 4, 3))
+    assert not any(map(fits_shared_cast, (normalised, *others)))
+    assert fits_shared_cast(nn.Conv2d(3, 4, 3))
