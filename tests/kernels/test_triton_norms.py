@@ -119,13 +119,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from velogan.kernels import triton_norms as room
 
-FLOATS = ("first_sums", "second_sums", "mean", "rstd", "first", "second")
-TYPES = dict.fromkeys(FLOATS, "*fp32")
+FLOATS = "mean rstd chunk_means chunk_squares grad_sums product_sums grad_mean product_mean"
+TYPES = dict.fromkeys(FLOATS.split(), "*fp32")
 NUMBERS = {name: "i32" for name in ("h", "w", "c", "pixels_all", "chunk", "chunks", "residual_image", "residual_row")}
 NUMBERS |= {"slope": "fp32", "eps": "fp32"}
 FIXED = {"pixels": 16, "channels": 64, "steps": 2, "chunks_block": 256, "pad": 1, "norm": True, "residual": False}
 FIXED |= {"has_unpadded": True, "has_out": True}
-for name in ("_chunk_moments", "_moments", "_result", "_plain_gradient", "_gradient_sums", "_gradient_means", "_gradient"):
+KERNELS = "_chunk_moments _moments _result _plain_gradient _gradient_sums _gradient_means _gradient"
+for name in KERNELS.split():
     kernel = getattr(room, name)
     types = {one: NUMBERS.get(one) or TYPES.get(one, "*bf16") for one in kernel.arg_names}
     fixed = {one: value for one, value in FIXED.items() if one in types}
