@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,15 @@ def test_importing_is_light_and_the_names_are_there():
     assert all(getattr(velogan, name) is not None for name in velogan.__all__)
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
         velogan.lod  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_loading_starts_no_threads_so_that_a_process_may_fork_afterwards(
+    zygote: Callable[[dict[str, Any]], Any], tmp_path: Path
+):
+    count = "len(os.listdir('/proc/self/task'))"
+    code = f"import os, torch, velogan\ntorch.set_num_threads(4)\nbefore = {count}\nvelogan.load('apples2oranges')\n"
+    command = {"argv": ["--help"], "said": str(tmp_path / "said"), "code": f"{code}assert {count} == before"}
+    assert zygote({"wait": zygote(command)}) == 0, (tmp_path / "said").read_text()
 
 
 def test_arrays_images_files_and_tensors_are_translated_alike(model: velogan.Model, tmp_path: Path):

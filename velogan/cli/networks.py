@@ -73,9 +73,10 @@ class Export(Flags):
     format: Annotated[
         Literal["onnx", "torch", "reference", "hub", "web"],
         tyro.conf.arg(
-            help="onnx: ONNX with dynamic batch size, height and width (extra `onnx`); torch: a torch.export program; "
-            "reference: weights that the reference implementation loads; hub: a folder for the Hugging Face Hub; web: "
-            "a static web site that translates in the visitor's browser (extra `onnx`).",
+            help="onnx: ONNX (extra `onnx`); torch: a torch.export program; both accept any batch size, heights and "
+            "widths that are multiples of a number, 4 for most networks, see the card; reference: weights that the "
+            "reference implementation loads; hub: a folder for the Hugging Face Hub; web: a static web site that "
+            "translates in the visitor's browser (extra `onnx`).",
             metavar="onnx|torch|reference|hub|web",
         ),
     ]

@@ -14,6 +14,7 @@ import torch
 import yaml
 
 import velogan
+from velogan.data.pictures.values import full_range
 from velogan.data.sets.slices import OWN_PERCENTILES
 from velogan.files import pluralize, sha256
 from velogan.interchange.export import Exported, Format
@@ -26,15 +27,18 @@ rights to the training pictures may apply, too."""
 
 _UNSCORED = "None: these weights were not scored (run `velogan evaluate RUN`), or `scores.json` belongs to others."
 
-_CODE = {
-    "onnx": 'session = onnxruntime.InferenceSession("{file}")\n(translated,) = session.run(None, {{"image": images}})',
-    "torch": 'translate = torch.export.load("{file}").module(check_guards=False)\ntranslated = translate(images)',
-    "hub": """import velogan  # from a clone, with the extra `hub`
+_LOAD_FROM_HUB = """
+```python
+import velogan  # from a clone, with the extra `hub`
 from PIL import Image
 
 model = velogan.load("hf://{name}", direction="{direction}")
-model.translate(Image.open("photo.jpg")).save("translated.png")""",
-}
+model.translate(Image.open("photo.jpg")).save("translated.png")
+```
+"""
+_RUN_ONNX = 'session = onnxruntime.InferenceSession("{}")\n(translated,) = session.run(None, {{"image": images}})'
+_RUN_TORCH = """translate = torch.export.load("{}").module(check_guards=False)
+translated = translate(torch.from_numpy(images)).numpy()"""
 
 SIGNED = "Written by velogan "
 """The first words of the last line of every card, by which its author is recognised."""
@@ -73,8 +77,7 @@ def card(
     """
     name = (metadata.name or "").rpartition("/")[2]
     licence = f"`{metadata.license}`, as its publisher states." if metadata.license else _UNSTATED
-    text = resources.files("velogan.interchange").joinpath("card.md").read_text(encoding="utf-8")
-    text = text.format(
+    text = _template("card.md").format(
         title=name or ", ".join(exported.file.name for _, exported in files.values()),
         directions=" and ".join(f"{direction}: {_pictures(model)}" for direction, (model, _) in files.items()),
         example=f"\n![before and after]({example})\n" if example else "",
@@ -117,7 +120,7 @@ def _file(direction: Direction, model: Translator, exported: Exported, metadata:
         "network": network.description,
         "parameters": f"{network.parameters:,}",
         "size": f"{exported.megabytes:.2f} MB",
-        "input": f"`(B, {header.get('in_channels', 3)}, H, W)` float32 in [-1, 1]; sides are multiples of "
+        "input": f"`(B, {header.get('in_channels', 3)}, H, W)` float32 in [-1, 1]; H and W are multiples of "
         f"{model.multiple}",
         "output": f"`(B, {header.get('out_channels', 3)}, H, W)` float32 in [-1, 1]",
         "pixels": f"{_pixels(header.get('input'))} in, {_pixels(header.get('output'))} out, for -1 to 1",
@@ -132,11 +135,42 @@ def _file(direction: Direction, model: Translator, exported: Exported, metadata:
     if format == "reference":
         rows["flags"] = f"`{' '.join(reference_flags(header))}`"
     lines = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
-    code = _CODE.get(format, "").format(
-        file=exported.file.name, name=metadata.name or "OWNER/NAME", direction=direction
+    code = _code(model, exported.file, format)
+    if format == "hub":
+        code = _LOAD_FROM_HUB.format(name=metadata.name or "OWNER/NAME", direction=direction)
+    return f"\n## {exported.file.name}\n\n| | |\n|---|---|\n{lines}{code}"
+
+
+def _code(model: Translator, file: Path, format: Format) -> str:
+    """Return Python code, made from card_code.md, that translates a photo, or an array if no photo fits the model."""
+    if format not in ("onnx", "torch"):
+        return ""
+    mode = {1: "L", 3: "RGB"}.get(model.input.channels) if model.input.dtype == "uint8" else None
+    is_picture = model.output.dtype == "uint8" and model.output.channels in (1, 3)
+    write = (
+        'Image.fromarray(pixels.squeeze()).save("translated.png")'
+        if is_picture
+        else 'np.save("translated.npy", pixels)'
     )
-    call = f"\n```python\n{code}\n```\n" if code else ""
-    return f"\n## {exported.file.name}\n\n| | |\n|---|---|\n{lines}{call}"
+    (low, high), (low_out, high_out) = (form.range or full_range(form.dtype) for form in (model.input, model.output))
+    return _template("card_code.md").format(
+        library="onnxruntime" if format == "onnx" else "torch",
+        read=f'np.atleast_3d(Image.open("photo.jpg").convert("{mode}"))'
+        if mode
+        else 'np.load("image.npy")  # (H, W, C)',
+        multiple=model.multiple,
+        low=low,
+        half=(high - low) / 2,
+        run=(_RUN_ONNX if format == "onnx" else _RUN_TORCH).format(file.name),
+        low_out=low_out,
+        half_out=(high_out - low_out) / 2,
+        rounded="" if model.output.dtype == "float32" else f'.round().astype("{model.output.dtype}")',
+        write=write,
+    )
+
+
+def _template(name: str) -> str:
+    return resources.files("velogan.interchange").joinpath(name).read_text(encoding="utf-8")
 
 
 def _pixels(form: Any) -> str:
@@ -174,9 +208,10 @@ def _scores(files: Files) -> str:
         protocol = model_protocol if model_rows else protocol
     if not rows:
         return _UNSCORED
-    head = "| direction | score | value | 95 % interval | real pictures | doing nothing | pictures | of |"
+    head = "| direction | score | value | 95 % interval | real pictures | unchanged input | pictures | of |"
     lines = [head, "|" + "---|" * 8, *map(_row, rows), ""]
-    lines += [f"- `{name}`: {what}" for name, what in {row["name"]: row.get("description") for row in rows}.items()]
+    descriptions = {row["name"]: row.get("description") for row in rows}
+    lines += [f"- `{name}`: {description}" for name, description in descriptions.items()]
     sides = [protocol.get("data", {}).get(side, {}) for side in ("a", "b")]
     on = " and ".join(f"{side.get('images')} {side.get('name')} ({side.get('split')})" for side in sides)
     return "\n".join([*lines, f"- scored on {on} by velogan {protocol.get('velogan', '')}"])

@@ -149,7 +149,7 @@ def _onnx(model: Translator, file: Path, *, opset: int | None, license: str | No
         raise ValueError(f"opset={opset} is not supported: give one from {MIN_OPSET} to {newest}")
     with _quiet():
         program = torch.onnx.export(
-            _plain(model.net),
+            _ExportedNet(model.net).eval(),
             (_example(model),),
             dynamo=True,
             dynamic_shapes=(_dynamic(model),),
@@ -185,7 +185,9 @@ def _metadata(model: Translator, license: str | None) -> dict[str, str]:
 
 def _torch(model: Translator, file: Path) -> tuple[Run, str]:
     with _quiet():
-        program = torch.export.export(_plain(model.net), (_example(model),), dynamic_shapes=(_dynamic(model),))
+        program = torch.export.export(
+            _ExportedNet(model.net).eval(), (_example(model),), dynamic_shapes=(_dynamic(model),)
+        )
         buffer = io.BytesIO()  # torch aborts the process if it writes to a full disk
         torch.export.save(program, buffer)
         file.write_bytes(buffer.getbuffer())
@@ -203,7 +205,7 @@ def _reference(model: Translator, file: Path) -> tuple[Run, str]:
 
 def _hub(model: Translator, file: Path) -> tuple[Run, str]:
     save_network(file, model.net.state_dict(), model.header)
-    return load_translator(file).net, "the weights as they are read back"
+    return load_translator(file), "the weights as they are read back"
 
 
 def save_reference(network: RecognisedNetwork, file: Path) -> None:
@@ -211,21 +213,22 @@ def save_reference(network: RecognisedNetwork, file: Path) -> None:
     torch.save({name: value.contiguous() for name, value in to_reference(network).items()}, file)
 
 
-class _SeparateDecoding(nn.Module):
-    """A `ChangeGenerator` that decodes in two calls, since one call on a doubled batch would fix the batch size."""
+class _ExportedNet(nn.Module):
+    """A network whose outputs are clipped to [-1, 1], so that programs can convert them to integers.
 
-    def __init__(self, net: ChangeGenerator):
+    A `ChangeGenerator` decodes in two calls, since one call on a doubled batch would fix the batch size.
+    """
+
+    def __init__(self, net: nn.Module):
         super().__init__()
         self.net = net
 
     def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(self.net, ChangeGenerator):
+            return self.net(x).clamp(-1, 1)
         encoded = self.net.encoder(x)
         after, before = self.net.decoder(self.net.translator(encoded)), self.net.decoder(encoded)
         return apply_change(x, after=after, before=before).clamp(-1, 1)
-
-
-def _plain(net: nn.Module) -> nn.Module:
-    return (_SeparateDecoding(net) if isinstance(net, ChangeGenerator) else net).eval()
 
 
 def _dynamic(model: Translator) -> Mapping[int, Any]:
@@ -259,7 +262,7 @@ def _difference(model: Translator, run: Run, size: Size, *, count: int) -> float
     noise = torch.rand(count, channels, *size, generator=generator) * 2 - 1
     smooth = torch.rand(count, channels, 6, 6, generator=generator) * 2 - 1
     images = noise if count == 1 else F.interpolate(smooth, size, mode="bilinear")
-    return float((run(images.clone()) - model.net(images)).abs().max())
+    return float((run(images.clone()) - model(images)).abs().max())
 
 
 @contextmanager

@@ -121,7 +121,7 @@ class Translator:
         rows, columns = (_padded_indices(side, self.multiple, images.device) for side in (height, width))
         padded = images[..., rows, :][..., columns].to(self.device)
         with self.tf32_disabled(rounded=rounded):
-            return net(padded)[..., :height, :width].to(images.device)
+            return net(padded)[..., :height, :width].clamp(-1, 1).to(images.device)
 
 
 def load_translator(
@@ -198,17 +198,17 @@ def _build_generator(
             raise ValueError(f"it holds {str(header.get('network'))[:40]}")
         for side in ("input", "output"):
             PixelFormat(**header.get(side, {}))
-        with torch.device("meta"):
-            expected_state = build_network(header).state_dict()
+        with torch.device("meta"):  # no initial weights, whose computation would start threads: a fork would hang
+            net = build_network(header)
+        assert isinstance(net, (Generator, ChangeGenerator, MaskGenerator))
+        expected_state = net.state_dict()
         for name in sorted({*expected_state, *state}):
             expected, actual = (
                 tuple(tensors[name].shape) if name in tensors else None for tensors in (expected_state, state)
             )
             if expected != actual:
                 raise ValueError(f"{name} should be {expected or 'absent'} and is {actual or 'absent'}")
-        net = build_network(header)
-        assert isinstance(net, (Generator, ChangeGenerator, MaskGenerator))
-        net.load_state_dict(state)
+        net.load_state_dict({name: state[name].to(value.dtype) for name, value in expected_state.items()}, assign=True)
     except (ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ValueError(f"{file} does not contain a usable generator: {reason}; name another file") from None

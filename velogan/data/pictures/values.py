@@ -113,7 +113,7 @@ def normalize(pixels: Tensor, range: Range | None) -> Tensor:
     None: the full range of the integer type, so that uint8 becomes exactly x / 127.5 - 1. Raises ValueError for
     floats without a range.
     """
-    low, high = range or _dtype_range(str(pixels.dtype).removeprefix("torch."))
+    low, high = range or full_range(str(pixels.dtype).removeprefix("torch."))
     return ((pixels.float() - low) / ((high - low) / 2) - 1).clamp_(-1, 1)
 
 
@@ -123,7 +123,7 @@ def denormalize(images: Tensor, dtype: str, range: Range | None) -> Tensor:
     Integers are rounded and clamped to the range and the type, floats clamped to the range. None: the full range
     of the integer type. Raises ValueError for floats without a range.
     """
-    low, high = range or _dtype_range(dtype)
+    low, high = range or full_range(dtype)
     pixels = (images.float() + 1) * ((high - low) / 2) + low
     if dtype not in _DTYPE_RANGES:
         return pixels.clamp_(low, high)
@@ -131,7 +131,7 @@ def denormalize(images: Tensor, dtype: str, range: Range | None) -> Tensor:
     return pixels.round_().clamp_(max(low, min_value), min(high, max_value)).to(_TYPES[dtype])
 
 
-def _dtype_range(dtype: str) -> Range:
+def full_range(dtype: str) -> Range:
     """Return the full range of an integer type."""
     if dtype not in _DTYPE_RANGES:
         raise ValueError(
