@@ -19,12 +19,11 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from benchmarks.bench.cases import METHODS
-from velogan.config import Config, fit_channels
+from velogan.config import Config, fit_to_data
 from velogan.data.sets.pair import Data, open_data
 from velogan.engine.duration import Span, parse_length
 from velogan.engine.trainer import Hook
 from velogan.files import write_text
-from velogan.methods.fit import check_sizes
 from velogan.observe.machine import machine
 from velogan.observe.progress import Display
 from velogan.recipes import RECIPES
@@ -52,8 +51,7 @@ class Entrant:
     turns: list[tuple[int, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        config, _ = fit_channels(self.config, *self.data.channels)
-        check_sizes(config.method, config.spec, self.data.shapes(config.data))
+        config, _ = fit_to_data(self.config, self.data.channels, self.data.shapes(self.config.data))
         config = config.model_copy(update={"engine": resolve_engine(config)[0]})
         self.config, self.trainer = config, build_trainer(config, self.data)
         self.length = parse_length(config.train.length, epoch=self.trainer.epoch)

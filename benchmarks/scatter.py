@@ -18,9 +18,9 @@ from statistics import fmean
 from typing import Any
 
 from velogan.config import read_config
-from velogan.methods.base import domains_of
 from velogan.networks.sizes import network_size
 from velogan.report.plots import Drawing, estimate_text_width, round_ticks
+from velogan.types import domains_of
 
 C64 = "C64"
 WAYS = {"a2b": "A to B", "b2a": "B to A"}

@@ -23,10 +23,10 @@ from typing import Any
 from benchmarks.squeezenet import load_squeezenet
 from velogan.config import read_config
 from velogan.evaluation.evaluate import evaluate
-from velogan.methods.base import domains_of
 from velogan.networks.sizes import network_size
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
+from velogan.types import domains_of
 
 SIZES = ("a2b k", "b2a k", "asymmetry")
 """What `--sizes` adds."""

@@ -4,6 +4,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from velogan.files import __version__
+
 if TYPE_CHECKING:
     from velogan.api import (
         PRESETS,
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
         read_config,
         train,
     )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "PRESETS",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -25,9 +25,9 @@ from velogan.engine.optimizers import OptimizerConfig, check_rules, check_schedu
 from velogan.engine.schedules import ScheduleConfig
 from velogan.files import did_you_mean, parse_yaml
 from velogan.methods import DEFAULT
-from velogan.methods.base import Method, Spec, domains_of
+from velogan.methods.base import Method, Spec
 from velogan.methods.capabilities import ReportsDecisions, SupportsExtraLosses, capability
-from velogan.methods.fit import phases_of
+from velogan.methods.fit import check_sizes, phases_of
 from velogan.networks.cells import count_blocks
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
@@ -35,7 +35,7 @@ from velogan.networks.genotype import Genotype
 from velogan.networks.sizes import nearest_width, reference_config, widths_matching
 from velogan.objectives.classes import SEGMENTER
 from velogan.search.method import METHODS
-from velogan.types import Decision, Direction
+from velogan.types import Decision, Direction, domains_of
 
 Size = Literal["xs", "s", "m", "l"]
 SIZES: dict[Size, dict[str, int]] = {
@@ -255,9 +255,15 @@ def check_rules_match(config: Config) -> None:
         check_rules(config.optimizer, [*trained(phases_of(config.method, config.spec)), *segmenters])
 
 
-def fit_channels(config: Config, a: int, b: int) -> tuple[Config, list[Decision]]:
-    """Return the configuration with the number of channels of A and B, and the decisions that follow from them."""
-    config = config.change(data={"channels_a": a, "channels_b": b})
+def fit_to_data(
+    config: Config, channels: Sequence[int], shapes: Iterable[tuple[int, int]]
+) -> tuple[Config, list[Decision]]:
+    """Return the configuration with the channels of A and B, and the decisions that follow from them.
+
+    Raises ValueError if training images of one of the `shapes` (H, W) do not fit the networks.
+    """
+    config = config.change(data={"channels_a": channels[0], "channels_b": channels[1]})
+    check_sizes(config.method, config.spec, shapes)
     reports = capability(config.method, ReportsDecisions)
     return config, _channel_decisions(config) + (reports.decisions(config.spec) if reports else [])
 

@@ -1,4 +1,4 @@
-"""Helpers that all packages share: atomic writes, plain YAML, texts for numbers, checks of folders and extras."""
+"""What all packages share: the version, atomic writes, plain YAML, texts for numbers, checks of folders and extras."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
+
+__version__ = "0.1.0"
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 
 from velogan.config import RESNET_ONLY_DEFAULTS, Config
-from velogan.search.method import SearchMethod
 
 
 def cyclegan() -> Config:
@@ -179,7 +178,7 @@ def to_search(config: Config, *, inner: str | None = None) -> Config:
     encodings a quarter as wide: 64 feature maps instead of 256. The networks built from the result have the width of
     the generators in `config`. Learning rates are constant. `inner` replaces the method.
     """
-    if isinstance(config.method, SearchMethod):
+    if config.method.kind == "searched":
         return config.change(method={} if inner is None else {"inner": inner})
     generator, discriminator = config.generator, config.discriminator
     wrapped = config.method.model_dump() if inner in (None, config.method.kind) else inner
@@ -187,7 +186,7 @@ def to_search(config: Config, *, inner: str | None = None) -> Config:
     cells = {"network": "cells", "operations": (), **RESNET_ONLY_DEFAULTS, "channels": max(hidden // 4, 4)}
     judged = {} if "projected" in discriminator.network else {"network": "cells", "operations": (), "antialias": False}
     return config.change(
-        method={"kind": SearchMethod.kind, "inner": wrapped, "hidden": hidden},
+        method={"kind": "searched", "inner": wrapped, "hidden": hidden},
         generator=cells,
         discriminator=judged,
         schedule={"kind": "constant"},

@@ -26,6 +26,12 @@ Progress = Callable[[int, int], None]
 Direction = Literal["a2b", "b2a"]
 """Translation direction."""
 
+
+def domains_of(direction: Direction) -> tuple[Letter, Letter]:
+    """Return the source and the target domain of a direction."""
+    return ("A", "B") if direction == "a2b" else ("B", "A")
+
+
 GENERATOR_FILES: dict[Direction, str] = {"a2b": "G_A", "b2a": "G_B"}
 """File names (without suffix) of saved generators by direction, as in the reference implementation."""
 

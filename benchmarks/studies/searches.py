@@ -36,7 +36,6 @@ from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.observe.progress import Display
 from velogan.recipes import RECIPES, to_search
-from velogan.search.recorder import GENOTYPE
 from velogan.sweep.dimensions import changed, scored_at_shares
 from velogan.types import Direction
 
@@ -91,7 +90,7 @@ def variant_config(study: Mapping[str, Any], variant: str, base: Config, folder:
     options: dict[str, Any] = {"from": genotype} if isinstance(genotype, str) else genotype
     search, seed = search_config(study, options["from"], base), base.train.seed
     run = Training(folder.name, options["from"], seed, search, folder / "searches").run
-    found = random_genotype(search, seed) if options.get("random") else read_genotype(run / GENOTYPE)
+    found = random_genotype(search, seed) if options.get("random") else read_genotype(run / "genotype.json")
     if options.get("only") == "generators":
         found = found.model_copy(update={"discriminators": {}})
     match = config.generator if options.get("match") == "own" else None

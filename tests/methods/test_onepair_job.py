@@ -148,7 +148,7 @@ def test_an_autoencoder_first_and_then_a_translator_around_it(one_pair: Callable
     [
         ({"generator": {"network": "unet_128"}}, r"generator.network=unet_128 .* set generator.network=resnet"),
         ({"generator": {"blocks": 0}}, r"generator.blocks=0 leaves .* set 1 or more"),
-        ({"data": {"channels_a": 1, "channels_b": 3}}, r"one autoencoder .* A has 1 channel and B 3: set"),
+        ({"data": {"channels_a": 1, "channels_b": 3}}, r"one autoencoder .* A have 1 and those of B 3 channels: set"),
         ({"method": {"cycle_a": 5.0}}, r"method.cycle_a: there is no such field"),
         ({"generator_b": {"channels": 8}}, r"method=onepair has one autoencoder"),
     ],

@@ -32,5 +32,5 @@ def test_clean_takes_all_neighbours() -> None:
 
 def test_grey_becomes_three_channels_and_others_are_refused() -> None:
     assert to_rgb(torch.zeros(2, 1, 4, 4)).shape == (2, 3, 4, 4)
-    with pytest.raises(ValueError, match="images with 2 channels"):
+    with pytest.raises(ValueError, match="images have 2 channels"):
         to_rgb(torch.zeros(1, 2, 4, 4))

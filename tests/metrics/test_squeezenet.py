@@ -86,7 +86,7 @@ def test_refuses_other_weights() -> None:
 
 
 def test_refuses_pictures_that_are_neither_grey_nor_rgb() -> None:
-    with pytest.raises(ValueError, match=r"images with 4 channels: .* omit inception"):
+    with pytest.raises(ValueError, match=r"images have 4 channels: .* omit inception"):
         SqueezeNet(random_arrays())(torch.zeros(1, 4, 16, 16))
 
 

@@ -15,10 +15,9 @@ from contextlib import redirect_stderr, redirect_stdout
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from velogan import __version__
 from velogan.cli.commands import COMMANDS
 from velogan.engine.processes import EndOfRun, ReportedByAnotherRank, is_distributed, is_main_process, local_rank
-from velogan.files import check_writable
+from velogan.files import __version__, check_writable
 
 if TYPE_CHECKING:
     from velogan.cli.flags import Flags

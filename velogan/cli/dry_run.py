@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from velogan.config import Config, check_rules_match, differences, fit_channels
+from velogan.config import Config, check_rules_match, differences, fit_to_data
 from velogan.engine.duration import parse_length
 from velogan.engine.processes import is_main_process
 from velogan.files import duration, pluralize
@@ -25,7 +25,7 @@ def dry_run(config: Config, *, defaults: Config, quiet: bool) -> dict[str, Any]:
     from velogan.data.sets.annotations import USUAL_CLASSES, find_annotations
     from velogan.data.sets.pair import look_at_channels
     from velogan.data.sets.sources import find_sources
-    from velogan.methods.fit import check_sizes, parameters_of
+    from velogan.methods.fit import parameters_of
     from velogan.observe.progress import Display
     from velogan.training.record import format_decisions
 
@@ -38,8 +38,7 @@ def dry_run(config: Config, *, defaults: Config, quiet: bool) -> dict[str, Any]:
         find_annotations(config.data, sides)  # raises ValueError if annotations are missing
         length = parse_length(config.train.length, epoch=max(len(side.train.names) for side in sides))
         channels = [look_at_channels(side, config.data) for side in sides]
-        real, decisions = fit_channels(config, *channels)
-        check_sizes(real.method, real.spec, [real.data.crop] if real.data.crop else [])
+        real, decisions = fit_to_data(config, channels, [config.data.crop] if config.data.crop else [])
         if config.data.labels_a or config.data.labels_b:
             display.print_line(f"label maps are not read for a dry run: the estimate assumes {USUAL_CLASSES} classes")
         for line in ["timing a few steps", *format_decisions(decisions)]:

@@ -17,8 +17,8 @@ from velogan.config import Config, differences
 from velogan.engine.duration import Span, Unit
 from velogan.engine.processes import is_main_process
 from velogan.files import pluralize
-from velogan.methods.base import domains_of
 from velogan.recipes import RECIPES
+from velogan.types import domains_of
 
 if TYPE_CHECKING:
     from velogan.methods.base import Spec

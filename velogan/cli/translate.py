@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from velogan.cli.flags import DEVICE, FP32, Checkpoint, Flags, Json, Outcome, Weights, output_folder
-from velogan.files import pluralize
 
 if TYPE_CHECKING:
     from velogan.observe.progress import Display
@@ -152,6 +151,7 @@ class Translate(Flags):
         from velogan.observe.progress import Display
         from velogan.translate.files import translate
         from velogan.translate.maps import write_maps
+        from velogan.translate.model import describe_default_checkpoint
         from velogan.translate.options import TranslateOptions
 
         if self.workers is not None:
@@ -170,7 +170,7 @@ class Translate(Flags):
         model = _load_translator(self)
         estimator, jobs = _prepare_uncertainty(self, model) if self.uncertainty else (None, [])
         with Display() as display:
-            for line in _describe_checkpoint(self, model):
+            for line in describe_default_checkpoint(self.model, model) if self.checkpoint is None else []:
                 display.print_line(line)
             summary = translate(
                 model,
@@ -213,17 +213,6 @@ def _prepare_uncertainty(command: Translate, model: Translator) -> tuple[Uncerta
     if model.input.pages == "slices":
         raise ValueError("--uncertainty is not supported for TIFF pages that are slices: remove --uncertainty")
     return uncertainty_estimator(model), find_map_jobs(command.input, command.output, format=command.format)
-
-
-def _describe_checkpoint(command: Translate, model: Translator) -> list[str]:
-    """Return a line on the checkpoint that is used if none was requested, else nothing."""
-    from velogan.store.checkpoint import default_checkpoint, list_checkpoints
-
-    if command.checkpoint is not None or model.file is None or not list_checkpoints(command.model):
-        return []
-    checkpoint = default_checkpoint(command.model)
-    reason = " (the last one is much worse on held-out pictures)" if checkpoint == "best" else ""
-    return [f"using the {checkpoint} checkpoint, at {pluralize(int(model.file.parent.name), 'image')}{reason}"]
 
 
 def _map_record(uncertainty_map: MapResult) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from velogan import __version__
 from velogan.config import Config, read_config
 from velogan.data.sets.check import find_leaks
 from velogan.data.sets.pair import Task
@@ -28,7 +27,7 @@ from velogan.evaluation.features import (
 )
 from velogan.evaluation.images import DomainImages, scoring_split
 from velogan.evaluation.scoring import Scorer, no_progress
-from velogan.files import did_you_mean, sha256, write_text
+from velogan.files import __version__, did_you_mean, sha256, write_text
 from velogan.methods.base import Spec
 from velogan.methods.capabilities import HasAutoencoder, capability
 from velogan.metrics.bootstrap import PROTOCOL

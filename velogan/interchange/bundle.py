@@ -10,8 +10,7 @@ from typing import Any
 
 from PIL import Image, ImageOps
 
-import velogan
-from velogan.files import atomic_write, did_you_mean, looks_like_file_name, write_text
+from velogan.files import __version__, atomic_write, did_you_mean, looks_like_file_name, write_text
 from velogan.interchange.card import SIGNED, CardMetadata, Files, card
 from velogan.interchange.export import SUFFIXES, Format, export, save_reference
 from velogan.interchange.hub import CONFIG, EXAMPLE, MANIFEST, PAGE, WEIGHTS
@@ -169,7 +168,7 @@ def _write_manifests(out: Path, files: Files) -> None:
     networks = {
         direction: {"file": exported.file.name, **model.header} for direction, (model, exported) in files.items()
     }
-    config = {"library_name": "velogan", "velogan": velogan.__version__, "model_type": "velogan", "networks": networks}
+    config = {"library_name": "velogan", "velogan": __version__, "model_type": "velogan", "networks": networks}
     write_text(out / CONFIG, json.dumps(config, indent=1))
     write_manifest(out, images=max(int(model.header.get("images_seen") or 0) for model, _ in files.values()))
 

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 import yaml
 
-import velogan
 from velogan.data.pictures.values import full_range
 from velogan.data.sets.slices import OWN_PERCENTILES
-from velogan.files import pluralize, sha256
+from velogan.files import __version__, pluralize, sha256
 from velogan.interchange.export import Exported, Format
 from velogan.networks.reference import RecognisedNetwork, reference_flags
 from velogan.translate.model import Translator
@@ -87,7 +86,7 @@ def card(
         licence=f"\n## Licence\n\nOf these weights: {licence}\n" if format == "hub" else "",
     )
     header = _header(files, metadata) if format == "hub" else ""
-    return f"{header}{text}{SIGNED}{velogan.__version__}, PyTorch {torch.__version__}.\n"
+    return f"{header}{text}{SIGNED}{__version__}, PyTorch {torch.__version__}.\n"
 
 
 def _pictures(model: Translator) -> str:

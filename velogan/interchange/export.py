@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import velogan
-from velogan.files import atomic_write, require
+from velogan.files import __version__, atomic_write, require
 from velogan.interchange.half import store_half
 from velogan.networks.build import build_network
 from velogan.networks.outputs import ChangeGenerator, apply_change
@@ -171,7 +170,7 @@ def _metadata(model: Translator, license: str | None) -> dict[str, str]:
     """Return the metadata of an ONNX file as text; pixel formats and sizes as JSON."""
     header = model.header
     metadata = {
-        "velogan": velogan.__version__,
+        "velogan": __version__,
         "direction": model.direction,
         "range": "[-1, 1], channels first",
         "input": json.dumps(header.get("input")),

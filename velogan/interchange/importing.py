@@ -6,10 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import velogan
 from velogan.config import Config, write_yaml
 from velogan.data.pictures.values import PixelFormat
-from velogan.files import write_text
+from velogan.files import __version__, write_text
 from velogan.networks.build import build_network
 from velogan.networks.reference import RecognisedNetwork, to_instance_norm
 from velogan.store.checkpoint import save_checkpoint
@@ -39,7 +38,7 @@ def import_reference(source: Path, run: Path, *, picture_statistics: bool = Fals
     save_checkpoint(run, images=0, networks=nets, headers=headers, state=None, clock=None)
     write_text(run / "config.yaml", write_yaml(config))
     origin = {"imported": str(source), "picture_statistics": picture_statistics}
-    write_record(run, {"velogan": velogan.__version__, **origin})
+    write_record(run, {"velogan": __version__, **origin})
     records = [
         {"role": role, "network": network.description, "parameters": network.parameters}
         for role, network in networks.items()

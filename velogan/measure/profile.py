@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,24 +13,21 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, record_function
 
-from velogan.config import Config, fit_channels
+from velogan.config import Config, fit_to_data
 from velogan.data.sets.pair import open_data
 from velogan.engine.device import synchronise
 from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
 from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
-from velogan.files import pluralize
 from velogan.measure.traces.breakdown import idle, kernels, launches, streams, temporal
 from velogan.measure.traces.reading import allow_captured_graphs, load_events, read_timeline
 from velogan.measure.traces.timeline import STEP
-from velogan.methods.fit import check_sizes
 from velogan.observe.machine import machine
 from velogan.observe.progress import Display
 from velogan.report.profile_page import write_profile_page
 from velogan.training.build import build_trainer
 from velogan.training.engine_settings import resolve_engine
-from velogan.types import Decision
 
 WARM_UP = 3
 """Steps before the profile, where none is captured. In them the step is compiled, and libraries choose algorithms."""
@@ -52,8 +48,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file: name a folder; it is created if needed")
     data = open_data(config.data, task=display.task, print_line=display.print_line)
-    config, _ = fit_channels(config, *data.channels)
-    check_sizes(config.method, config.spec, data.shapes(config.data))
+    config, _ = fit_to_data(config, data.channels, data.shapes(config.data))
     engine, decisions = resolve_engine(config)
     device = torch.device(engine.device)
     if device.type not in ("cpu", "cuda"):
@@ -67,12 +62,12 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     trainer = build_trainer(config, data)
     _name_ranges(trainer)
     warm_up = EMA.EVERY if engine.captures else WARM_UP  # every EVERY-th step is another kind: it averages
-    display.print_line(f"warming up: {pluralize(warm_up, 'step')}")
+    display.print_line(f"warming up: {warm_up} steps")
     _run(trainer, warm_up)
     plain_s = _run(trainer, few := min(steps, 4))
     if few * plain_s < MIN_S:
         plain_s = _run(trainer, math.ceil(MIN_S / plain_s))
-    display.print_line(f"profiling {pluralize(steps, 'step')} of about {1000 * plain_s:.0f} ms")
+    display.print_line(f"profiling: steps={steps}, about {1000 * plain_s:.0f} ms each")
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
     with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
         profiled_s = _run(trainer, steps)
@@ -84,7 +79,8 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
         "steps": steps,
         "step_ms": round(1000 * plain_s, 3),
         "profiled_step_ms": round(1000 * profiled_s, 3),
-        **_settings(config, decisions),
+        **_settings(config),
+        "decisions": [asdict(decision) for decision in decisions],
         "machine": machine(device),
         "device": timeline.device,
         "temporal": temporal(timeline),
@@ -100,7 +96,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     return result
 
 
-def _settings(config: Config, decisions: Iterable[Decision]) -> dict[str, Any]:
+def _settings(config: Config) -> dict[str, Any]:
     return {
         "image_size": config.data.crop_size,
         "batch_size": config.data.batch,
@@ -108,7 +104,6 @@ def _settings(config: Config, decisions: Iterable[Decision]) -> dict[str, Any]:
         "generator": config.generator.model_dump(mode="json"),
         "discriminator": config.discriminator.model_dump(mode="json"),
         "engine": config.engine.model_dump(mode="json"),
-        "decisions": [asdict(decision) for decision in decisions],
     }
 
 

@@ -9,11 +9,10 @@ from typing import Any, ClassVar, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import nn
 
-from velogan.files import pluralize
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import Objective
-from velogan.types import Direction, Letter, Nets
+from velogan.types import Direction, Letter, Nets, domains_of
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,8 @@ class Spec:
         a, b = self.channels["A"], self.channels["B"]
         if a != b:
             raise ValueError(
-                f"{why}, but A has {pluralize(a, 'channel')} and B {b}: set data.channels_a and data.channels_b to the "
-                "same number"
+                f"{why}, but images of A have {a} and those of B {b} channels: set data.channels_a and data.channels_b "
+                "to the same number"
             )
 
 
@@ -164,8 +163,3 @@ def discriminator_header(
 ) -> dict[str, Any]:
     """The header of a discriminator; `network` names the builder."""
     return {"network": network, "config": config.model_dump(mode="json"), "in_channels": in_channels}
-
-
-def domains_of(direction: Direction) -> tuple[Letter, Letter]:
-    """The domains that a direction leads from and to."""
-    return ("A", "B") if direction == "a2b" else ("B", "A")

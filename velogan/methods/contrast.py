@@ -15,14 +15,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from velogan.methods.base import InferenceGenerators, NetworkFactory, Role, Spec, domains_of
+from velogan.methods.base import InferenceGenerators, NetworkFactory, Role, Spec
 from velogan.methods.image_gan import DIRECTIONS, DirectionSpec, ImageGAN, ImageGANObjective, Shapes, sum_of
 from velogan.networks.generators import compose
 from velogan.networks.outputs import KeepGenerator, MaskGenerator, apply_mask
 from velogan.networks.tapped import FeatureEncoder, PatchHeads, split_for_features
 from velogan.objectives.base import LossOutput, Phase, PhaseCache, batched_forward
 from velogan.objectives.losses import edge_loss, gather_at, generator_adversarial_loss, patch_nce_loss, sample_locations
-from velogan.types import Batch, Direction, Nets
+from velogan.types import Batch, Direction, Nets, domains_of
 
 PATCHES = 256
 """Patches of an image that are compared at each tap."""

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from velogan.methods.base import InferenceGenerators, NetworkFactory, Role, Spec, domains_of
+from velogan.methods.base import InferenceGenerators, NetworkFactory, Role, Spec
 from velogan.methods.image_gan import DIRECTIONS, DirectionSpec, ImageGAN, ImageGANObjective, Shapes, sum_of
 from velogan.objectives.base import LossOutput, Phase, PhaseCache, batched_forward, run_branches
 from velogan.objectives.losses import edge_loss, generator_adversarial_loss
-from velogan.types import Batch, Decision, Direction, Letter, Nets
+from velogan.types import Batch, Decision, Direction, Letter, Nets, domains_of
 
 
 class CycleGAN(ImageGAN):

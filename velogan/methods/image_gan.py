@@ -13,11 +13,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from velogan.methods.adversarial import Adversarial
-from velogan.methods.base import NetworkFactory, Role, Spec, discriminator_header, domains_of
+from velogan.methods.base import NetworkFactory, Role, Spec, discriminator_header
 from velogan.objectives.augment import Augmentation, Augmenter
 from velogan.objectives.base import LossOutput, Phase, PhaseCache
 from velogan.objectives.pool import FakePool
-from velogan.types import Batch, Direction, Letter, Nets
+from velogan.types import Batch, Direction, Letter, Nets, domains_of
 
 Shapes = Mapping[Letter, tuple[int, int, int]]
 """The (C, H, W) of images, by domain."""

@@ -16,15 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from velogan.methods.adversarial import Adversarial
-from velogan.methods.base import (
-    InferenceGenerators,
-    NetworkFactory,
-    Role,
-    Spec,
-    discriminator_header,
-    domains_of,
-    generator_header,
-)
+from velogan.methods.base import InferenceGenerators, NetworkFactory, Role, Spec, discriminator_header, generator_header
 from velogan.methods.capabilities import TrainedGenerator
 from velogan.methods.image_gan import sum_of
 from velogan.networks.generators import GeneratorConfig, compose, split
@@ -32,7 +24,7 @@ from velogan.networks.outputs import ChangeGenerator
 from velogan.objectives.base import LossOutput, Phase, PhaseCache
 from velogan.objectives.losses import generator_adversarial_loss, l1_loss
 from velogan.objectives.pool import FakePool
-from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets
+from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets, domains_of
 
 Pair = tuple[Tensor, ...]
 """Encodings of A and B, `(B, ...)` each: one concatenated batch, which saves copies, or a pair."""

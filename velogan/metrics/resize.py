@@ -5,8 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from velogan.files import pluralize
-
 RESIZE_PROTOCOL = "antialiased bicubic in float32, clipped to 0 and 255, not rounded (as clean-fid; Parmar et al. 2022)"
 
 
@@ -17,7 +15,7 @@ def to_rgb(images: Tensor) -> Tensor:
     """
     if images.shape[1] not in (1, 3):
         raise ValueError(
-            f"images with {pluralize(images.shape[1], 'channel')}: this network accepts only grey or RGB images; "
+            f"images have {images.shape[1]} channels: this network accepts only grey or RGB images; "
             "set features=none and omit inception"
         )
     return images.expand(-1, 3, -1, -1)

@@ -20,7 +20,7 @@ from torch import nn
 
 from velogan.methods import DEFAULT
 from velogan.methods import METHODS as PLAIN
-from velogan.methods.base import InferenceGenerators, Method, NetworkFactory, Role, Spec, domains_of
+from velogan.methods.base import InferenceGenerators, Method, NetworkFactory, Role, Spec
 from velogan.methods.capabilities import SplitsLossByDomain, SupportsPretrained, TrainedGenerator, capability
 from velogan.methods.image_gan import sum_of
 from velogan.networks.build import Networks
@@ -38,7 +38,7 @@ from velogan.search.supernet import (
     detach_arch_parameters,
     mixtures,
 )
-from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets
+from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets, domains_of
 
 ARCHITECTURE = "arch_"
 """Before the name of a role: that of its architecture weights. Before that of a phase: its twin, which trains them."""

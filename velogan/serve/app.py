@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from starlette.formparsers import MultiPartParser
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from velogan import __version__
+from velogan.files import __version__
 from velogan.serve import pictures
 from velogan.serve.access import Guard
 from velogan.serve.schema import Health, ServerInfo, Translated, TranslateForm

@@ -11,10 +11,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict
 
-from velogan.config import SIZES, Config, field_names
+from velogan.config import METHODS, SIZES, Config, field_names
 from velogan.engine.config import TrainConfig
 from velogan.files import did_you_mean, parse_yaml
-from velogan.search.method import METHODS
 
 PRESET, SIZE = "preset", "size"
 """What can be varied besides the fields of a configuration."""

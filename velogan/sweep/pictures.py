@@ -18,10 +18,10 @@ from velogan.data.sets.sources import find_sources
 from velogan.engine.device import resolve_device
 from velogan.evaluation.images import open_for_evaluation
 from velogan.evaluation.samples import center_crop, evenly_spaced
-from velogan.methods.base import domains_of
 from velogan.observe.samples import grid
 from velogan.report.sweep_tables import MAX_SHOWN
 from velogan.translate.model import CheckpointChoice, load_translator
+from velogan.types import domains_of
 
 MOST_PICTURES = 6
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-import velogan
 from velogan.data.sets.cache import Domain
 from velogan.data.sets.pair import Data
 from velogan.data.sets.sources import Side
 from velogan.engine.config import EngineConfig
+from velogan.files import __version__
 from velogan.observe.machine import machine
 from velogan.types import Decision
 
@@ -22,7 +22,7 @@ from velogan.types import Decision
 def create_record(origin: Mapping[str, Any], data: Data) -> dict[str, Any]:
     """Return the record of a new run; `origin`: its `preset`, `command` and the fields `changed` in the preset."""
     return {
-        "velogan": velogan.__version__,
+        "velogan": __version__,
         **origin,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "data": {name: {"digest": digest} for name, digest in data.digests.items()}

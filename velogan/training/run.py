@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from velogan import __version__
-from velogan.config import Config, check_rules_match, fit_channels, parse_config
+from velogan.config import Config, check_rules_match, fit_to_data, parse_config
 from velogan.data.sets.pair import Data, open_data
 from velogan.engine.device import device_for
 from velogan.engine.distributed import DistributedContext, init_distributed
@@ -24,15 +23,13 @@ from velogan.engine.duration import parse_length
 from velogan.engine.trainer import Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
-from velogan.files import duration
+from velogan.files import __version__, duration
 from velogan.methods.base import Role
 from velogan.methods.capabilities import ArchitectureSearch, capability
-from velogan.methods.fit import check_sizes
 from velogan.observe.log import Log
 from velogan.observe.progress import Display
 from velogan.search.recorder import ArchitectureRecorder
 from velogan.store.lock import lock_folder
-from velogan.training.batch_size import resolve_auto_batch_size
 from velogan.training.build import averaged_views, build_roles, build_trainer, load_pretrained
 from velogan.training.context import RunContext
 from velogan.training.engine_settings import assign_threads, resolve_engine, resolve_engine_on_resume
@@ -147,8 +144,7 @@ def prepare_run(distributed: DistributedContext, display: Display, folder: RunFo
     )
     preparation_s = time.monotonic() - preparation_started_at
     check_same_images(distributed, data)
-    requested, channel_decisions = fit_channels(config, *data.channels)
-    check_sizes(requested.method, requested.spec, data.shapes(requested.data))
+    requested, channel_decisions = fit_to_data(config, data.channels, data.shapes(config.data))
     requested, batch_decisions = resolve_auto_batch_size(requested, data, distributed)
     resolved = None
     if folder and previous_engine:

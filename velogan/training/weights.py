@@ -12,10 +12,10 @@ from torch import nn
 from velogan.config import Config
 from velogan.data.sets.pair import Data
 from velogan.interchange.hub import resolve_model_path
-from velogan.methods.base import Role, domains_of
+from velogan.methods.base import Role
 from velogan.networks.reference import RecognisedNetwork
 from velogan.translate.weights import load_networks
-from velogan.types import GENERATOR_FILES, Direction, Nets
+from velogan.types import GENERATOR_FILES, Direction, Nets, domains_of
 
 _EMA_SUFFIX = ".ema"
 _FIELDS_NOT_VISIBLE_IN_WEIGHTS = ("network", "norm", "decoder", "padding", "output", "space", "operations")

@@ -13,11 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from velogan import __version__
 from velogan.data.pictures.films import SUFFIXES, count_frames, is_film, rewrite_film
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.values import to_channels
-from velogan.files import atomic_write, looks_like_file_name, require
+from velogan.files import __version__, atomic_write, looks_like_file_name, require
 from velogan.translate.jobs import escape_unprintable, name_write_errors
 from velogan.translate.large import plan_tiles
 from velogan.translate.model import Translator

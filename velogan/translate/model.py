@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from velogan.data.pictures.values import PixelFormat
 from velogan.data.sets.sources import code_directory
+from velogan.files import pluralize
 from velogan.kernels.inference import Accelerator
 from velogan.networks.build import build_network
 from velogan.networks.generators import Generator
 from velogan.networks.outputs import ChangeGenerator, MaskGenerator
-from velogan.store.checkpoint import find_checkpoint, load_weights
+from velogan.store.checkpoint import default_checkpoint, find_checkpoint, list_checkpoints, load_weights
 from velogan.translate.norm_statistics import fold_norms
 from velogan.translate.tiles import reflect_indices
 from velogan.translate.weights import load_reference_file
@@ -162,6 +163,15 @@ def load_translator(
     return Translator(
         net.to(device), multiple=net.multiple, device=device, file=file, header=header, accelerate=accelerate
     )
+
+
+def describe_default_checkpoint(run: Path, model: Translator) -> list[str]:
+    """Return a line on the checkpoint that `load_translator` chose by itself; nothing if `run` is not a run folder."""
+    if model.file is None or not list_checkpoints(run):
+        return []
+    checkpoint = default_checkpoint(run)
+    reason = " (the last one is much worse on held-out pictures)" if checkpoint == "best" else ""
+    return [f"using the {checkpoint} checkpoint, at {pluralize(int(model.file.parent.name), 'image')}{reason}"]
 
 
 @cache

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from velogan import __version__
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.picture import convert_decode_errors
 from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.scans import POSSIBLE_SUFFIXES, STACK_SUFFIXES, Scan, read_scan, require_library, scan_suffix
 from velogan.data.pictures.values import PixelFormat, can_hold_range
 from velogan.data.sets.sources import list_files
-from velogan.files import atomic_write, looks_like_file_name, sha256
+from velogan.files import __version__, atomic_write, looks_like_file_name, sha256
 from velogan.translate.jobs import escape_unprintable, name_write_errors
 from velogan.translate.large import plan_tiles
 from velogan.translate.model import Translator

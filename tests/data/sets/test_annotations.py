@@ -231,7 +231,9 @@ def test_what_methods_and_networks_cannot_take_is_refused() -> None:
         with pytest.raises(ValueError, match=re.escape(f"data.{field}=x is not supported by method=onepair")):
             Config().change(data={field: "x"}, method="onepair")
     asked = Config().change(data={"channels_a": 1})
-    with pytest.raises(ValueError, match="segmenter sees pictures of both domains, but A has 1 channel and B 3"):
+    with pytest.raises(
+        ValueError, match="segmenter sees pictures of both domains, but images of A have 1 and those of B 3 channels"
+    ):
         build_roles(asked.method, asked.spec, seed=0, colours=torch.zeros(2, 3))
 
 
