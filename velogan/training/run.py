@@ -30,6 +30,7 @@ from velogan.observe.log import Log
 from velogan.observe.progress import Display
 from velogan.search.recorder import ArchitectureRecorder
 from velogan.store.lock import lock_folder
+from velogan.training.batch_size import resolve_auto_batch_size
 from velogan.training.build import averaged_views, build_roles, build_trainer, load_pretrained
 from velogan.training.context import RunContext
 from velogan.training.engine_settings import assign_threads, resolve_engine, resolve_engine_on_resume
