@@ -46,12 +46,12 @@ class Augmenter:
 
 def _colour(images: Tensor, uniform: Tensor) -> Tensor:
     """Add up to 0.5 to the brightness, multiply the saturation by 0 to 2 and the contrast by 0.5 to 1.5."""
-    brightness, saturation, contrast = (row.view(-1, 1, 1, 1) for row in uniform)
+    brightness, saturation, contrast_factor = (row.view(-1, 1, 1, 1) for row in uniform)
     images = images + (brightness - 0.5)
     grey = images.mean(1, keepdim=True)
     images = (images - grey) * (2 * saturation) + grey
     mean = images.mean((1, 2, 3), keepdim=True)
-    return (images - mean) * (contrast + 0.5) + mean
+    return (images - mean) * (contrast_factor + 0.5) + mean
 
 
 def _shift(images: Tensor, uniform: Tensor) -> Tensor:
