@@ -46,6 +46,13 @@ def test_translate(name: str, suffix: str, given: Path) -> None:
     assert sorted(given.rglob("*")) == before
 
 
+def test_rejects_an_input_that_is_not_read_whatever_the_output(given: Path) -> None:
+    model = Translator(nn.Identity(), multiple=4, device=torch.device("cpu"))
+    (given / "a.avi").write_bytes(b"RIFF\0\0\0\0AVI LIST")
+    with pytest.raises(ValueError, match=r"a\.avi is not a picture, film or scan"):
+        translate(model, given / "a.avi", given / "out.avi")
+
+
 @pytest.mark.parametrize("name", ["out.v2", "results.2026", "out"])
 def test_a_folder_may_have_a_dot(name: str, given: Path) -> None:
     model = Translator(nn.Identity(), multiple=4, device=torch.device("cpu"))

@@ -12,7 +12,15 @@ from pathlib import Path
 
 from velogan.data.pictures.films import SUFFIXES as FILMS
 from velogan.data.pictures.geography import orient_world_file, read_world_file, world_suffix
-from velogan.data.pictures.images import LOSSY, READABLE_SUFFIXES, SUFFIXES, Picture, read_picture, save_picture
+from velogan.data.pictures.images import (
+    LOSSY,
+    READABLE_SUFFIXES,
+    SUFFIXES,
+    Picture,
+    is_picture,
+    read_picture,
+    save_picture,
+)
 from velogan.data.sets.sources import list_images
 from velogan.files import looks_like_file_name, write_text
 from velogan.translate.masking import Mask
@@ -139,6 +147,10 @@ def _single_job(source: Path, target: Path, suffix: str | None) -> Job:
         if suffix is not None and target.suffix.lower() != suffix:
             raise ValueError(f"output {target} and format={suffix[1:]} contradict each other: leave one out")
     elif looks_like_file_name(target):
+        if source.is_file() and not is_picture(source):
+            raise ValueError(
+                f"input {source} is not a picture, film or scan that is read: convert it (docs/formats.md)"
+            )
         raise ValueError(
             f"output {target} is named like a file, and {target.suffix} is not written for input {source}: name a "
             f"folder, or a file that ends in {' '.join(sorted(SUFFIXES))}"

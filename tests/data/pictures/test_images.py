@@ -250,11 +250,24 @@ def test_other_colours_become_rgb(mode: str) -> None:
 
 def test_an_animation_gives_its_first_frame() -> None:
     colours = np.array([[180, 90, 40], [30, 60, 200]], np.uint8)
-    first, second = (Image.fromarray(np.tile(colour, (8, 8, 1))) for colour in colours)
+    alpha = np.diag([255] * 8).astype(np.uint8)
     for kind in ("PNG", "WEBP", "GIF", "MPO", "AVIF"):
-        data = pillow(first, kind, save_all=True, append_images=[second], lossless=True)
-        assert Image.open(io.BytesIO(data)).n_frames == 2, kind  # pyright: ignore[reportAttributeAccessIssue]
-        assert np.abs(decode(data).pixels.astype(int) - colours[0]).max() <= 4, kind
+        first, second = (Image.fromarray(np.tile(colour, (8, 8, 1))) for colour in colours)
+        for frame in (first, second) if kind != "MPO" else ():
+            frame.putalpha(Image.fromarray(alpha))
+        read = decode(pillow(first, kind, save_all=True, append_images=[second], lossless=True))
+        assert read.metadata.frames == (1 if kind == "MPO" else 2)
+        assert np.abs(read.pixels[alpha > 0].astype(int) - colours[0]).max() <= 4, kind
+        assert kind == "MPO" or np.abs(read.alpha.astype(int) - alpha).max() <= 4, kind  # pyright: ignore
+
+
+@pytest.mark.parametrize("saying", [{"metadata": None}, {}, {"imagej": True}, {"ome": True}, {"compression": "zlib"}])
+def test_rejects_a_stack_whose_last_pages_are_missing(saying: dict) -> None:
+    data = tiff(values(6, 32, 32), photometric="minisblack", **saying)
+    assert len(TiffStack(data)) == 6
+    for share in (0.4, 0.6, 0.8):
+        with pytest.raises(ValueError, match="are missing: the file is truncated"):
+            TiffStack(data[: int(len(data) * share)])
 
 
 def test_ppm_of_other_highest_values() -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from fractions import Fraction
+from io import SEEK_END
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
@@ -31,6 +32,7 @@ _CODECS: dict[str, tuple[str, dict[str, str]]] = {
 }
 _MATRICES = {1: 1, 2: 5, 4: 4, 5: 5, 6: 5, 7: 7, 9: 9}
 """Matrix coefficients of H.273 that can be converted, each with the code that PyAV takes for it."""
+_EBML, _SEGMENT = b"\x1aE\xdf\xa3", b"\x18S\x80g"  # the two elements of a Matroska file
 _LIMITED, _FULL = 1, 2  # black is 16 and white 235 of 255, or 0 and 255
 _X264: tuple[str, dict[str, str]] = ("libx264", {"crf": "17", "preset": "medium"})
 
@@ -66,6 +68,7 @@ def rewrite_film(source: Path, target: Path, change: Change, *, suffix: str, com
 
     with source.open("rb") as read, target.open("w+b") as write:
         with convert_decode_errors("film"):
+            _check_complete(read)
             film = av.open(read, "r", options=_READ)
         with film:
             with convert_decode_errors("film"):
@@ -81,6 +84,27 @@ def rewrite_film(source: Path, target: Path, change: Change, *, suffix: str, com
                 with suppress(Exception):
                     out.close()
                 raise
+
+
+def _check_complete(file: BinaryIO) -> None:
+    """Raise ValueError if a file ends before its media data (MP4) or its segment (Matroska) does by its own header."""
+    size, end = file.seek(0, SEEK_END), 0
+    while end < size:
+        start = file.seek(end)
+        head = file.read(16)
+        kind, length = head[4:8], int.from_bytes(head[:4], "big")
+        if head[:4] in (_EBML, _SEGMENT):
+            width = 9 - head[4].bit_length()  # the first bit that is set says how many bytes the length takes
+            kind, length = head[:4], int.from_bytes(head[4 : 4 + width], "big") - (1 << 7 * width)
+            length = 0 if length == (1 << 7 * width) - 1 else length + 4 + width  # 0: not known while it was written
+        elif length == 1:
+            length = int.from_bytes(head[8:], "big")
+        if kind in (b"mdat", _SEGMENT) and start + length > size:
+            raise ValueError(f"the file is truncated: it has {size} of {start + length} bytes")
+        if length < 8:
+            break
+        end = start + length
+    file.seek(0)
 
 
 class _FilmWriter:
@@ -101,6 +125,7 @@ class _FilmWriter:
         self._pending_frames: list[VideoFrame] = []  # decoded but not yet written
         self._reformatter = VideoReformatter()
         self._colour_coding = (0, 0)  # matrix and range, those of the first frame
+        self._last_time = -(2**62)
 
         out.metadata.update({**film.metadata, "comment": comment})
         for stream in film.streams.audio:
@@ -186,7 +211,9 @@ class _FilmWriter:
                 dst_color_range=span or _LIMITED,
                 dst_colorspace=_MATRICES[matrix],
             )
-            frame.pts, frame.time_base = source.pts, source.time_base
+            if source.pts is not None:  # encoders reject equal times: such a frame follows one unit later
+                frame.pts = self._last_time = max(source.pts, self._last_time + 1)
+            frame.time_base = source.time_base
             self._out.mux(self._output_video.encode(frame))
 
     def _copy_sound(self, packet: Any) -> None:

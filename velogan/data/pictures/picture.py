@@ -73,7 +73,7 @@ def convert_decode_errors(name: str) -> Iterator[None]:
     except Exception as error:  # a damaged file can make the libraries raise anything
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         reason = reason if reason.isprintable() else ascii(reason)[1:-1][:200]  # it may quote the file
-        raise ValueError(reason if type(error) is ValueError else f"damaged {name}: {reason}") from error
+        raise ValueError(reason if type(error) is ValueError else f"damaged or unsupported {name}: {reason}") from error
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,9 @@ def to_supported_dtype(array: np.ndarray, *, finite: bool = True) -> np.ndarray:
         array = array.astype(np.float32, copy=False)
     invalid = array.size - int(np.count_nonzero(np.isfinite(array))) if finite else 0
     if invalid:
-        raise ValueError(f"{invalid} of {array.size} pixel values are NaN or infinite")
+        raise ValueError(
+            f"{invalid} of {array.size} pixel values are NaN or infinite: replace them, as by numpy.nan_to_num"
+        )
     return array
 
 

@@ -80,6 +80,7 @@ class TiffStack:
         self._file.filehandle.set_lock(True)  # else threads seek between each other's seek and read
         if len(self._file.pages) > _MAX_PAGES:
             raise ValueError(f"more than {_MAX_PAGES} pages")
+        self._check_last_page(len(data))
         series = self._file.series[0]
         self._pages = [self._page(page.index) for page in series.pages if page is not None]
         first = self._pages[0]
@@ -98,6 +99,17 @@ class TiffStack:
         for page in self._pages:
             _check_page(page, len(data), len(self._pages))
         self.bits = first.dtype.itemsize * 8 if first.dtype else 0
+
+    def _check_last_page(self, size: int) -> None:
+        """Raise ValueError if the last page that can be read names a next one beyond the end, at `size` bytes."""
+        handle, offset = self._file.filehandle, self._file.pages.next_page_offset or 0
+        handle.seek(offset)
+        link = handle.read(self._file.tiff.offsetsize)
+        if (
+            len(link) < self._file.tiff.offsetsize
+            or int.from_bytes(link, "little" if self._file.byteorder == "<" else "big") >= size
+        ):
+            raise ValueError(f"pages after the first {len(self._file.pages)} are missing: the file is truncated")
 
     def __len__(self) -> int:
         return len(self._pages)
