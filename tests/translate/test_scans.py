@@ -256,14 +256,16 @@ def test_a_palette_becomes_colours(tmp_path: Path) -> None:
     assert (after.PhotometricInterpretation, "RedPaletteColorLookupTableData" in after) == ("RGB", False)
 
 
-def test_frames_of_an_enhanced_file_have_rescalings_of_their_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("groups_shared", [True, False])
+def test_rescales_each_frame_of_an_enhanced_file_by_its_own_tags(tmp_path: Path, groups_shared: bool) -> None:
     frames, groups = _stored(shape=(2, 12, 10)), []
     for slope in (2, 3):
         group, rescaling = Dataset(), Dataset()
         rescaling.RescaleSlope, rescaling.RescaleIntercept, rescaling.RescaleType = slope, -900, "HU"
         group.PixelValueTransformationSequence = [rescaling]
         groups.append(group)
-    more: dict[str, Any] = {"SharedFunctionalGroupsSequence": [Dataset()], "PerFrameFunctionalGroupsSequence": groups}
+    more: dict[str, Any] = {"PerFrameFunctionalGroupsSequence": groups}
+    more |= {"SharedFunctionalGroupsSequence": [Dataset()]} if groups_shared else {}
     file = _dicom(tmp_path / "a.dcm", frames, NumberOfFrames=2, **more)
     wanted = frames * np.array([2.0, 3.0])[:, None, None] - 900
     scan = read_scan(file)
@@ -276,6 +278,38 @@ def test_frames_of_an_enhanced_file_have_rescalings_of_their_own(tmp_path: Path)
     values = after.pixel_array * float(rescaling.RescaleSlope) + float(rescaling.RescaleIntercept)
     np.testing.assert_allclose(values, 500 - (wanted + 1000) / 4, atol=0.02)
     assert not any("PixelValueTransformationSequence" in one for one in after.PerFrameFunctionalGroupsSequence)
+
+
+@pytest.mark.parametrize("kind", ["MONOCHROME1", "MONOCHROME2"])
+@pytest.mark.parametrize(
+    ("padding", "values"),
+    [({"PixelPaddingValue": 65535}, [65535]), ({"PixelPaddingValue": 2, "PixelPaddingRangeLimit": 0}, [0, 1, 2])],
+)
+def test_padding_is_as_dark_as_the_darkest_pixel(tmp_path: Path, kind: str, padding: dict, values: list[int]) -> None:
+    stored = np.linspace(360, 720, 120).astype(np.uint16).reshape(12, 10)
+    stored[0, : len(values)] = values
+    file = _dicom(tmp_path / "a.dcm", stored, PhotometricInterpretation=kind, RescaleIntercept=0, **padding)
+    pixels = read_scan(file).picture(0).pixels
+    assert (pixels[0, : len(values)] == pixels.min()).all()
+    assert pixels.max() - pixels.min() == 2 * (720 - stored[0, len(values)])
+    stored[:] = values[0]
+    assert (read_scan(_dicom(file, stored, **padding)).picture(0).pixels == -1024).all()  # nothing but padding
+
+
+def test_an_empty_slope_is_1(tmp_path: Path) -> None:
+    stored = _stored()
+    file = _dicom(tmp_path / "a.dcm", stored, RescaleSlope=None, RescaleIntercept=None)
+    np.testing.assert_array_equal(read_scan(file).picture(0).pixels[..., 0], stored)
+
+
+@pytest.mark.parametrize("implicit", [True, False])
+def test_reads_a_file_without_the_group_that_names_its_encoding(tmp_path: Path, implicit: bool) -> None:
+    stored, file = _stored(), tmp_path / "a.dcm"
+    whole = Dataset(pydicom.dcmread(_dicom(file, stored)))
+    pydicom.dcmwrite(tmp_path / "plain", whole, implicit_vr=implicit, little_endian=True)
+    file.write_bytes(bytes(128) + b"DICM" + (tmp_path / "plain").read_bytes())
+    assert translate(_model(), file, tmp_path / "out.dcm").failed == ()
+    np.testing.assert_allclose(_values(tmp_path / "out.dcm"), -(stored * 2.0 - 1024).clip(-1000) / 2, atol=0.02)
 
 
 _SAME: Any = {"colorspace": "RGB", "outcolorspace": "RGB"}
@@ -325,6 +359,7 @@ def _damaged(folder: Path) -> set[str]:
     _dicom(folder / "bits.dcm", _stored(), BitsStored=40)
     _dicom(folder / "nothing.dcm", _stored(), RescaleSlope=0)
     _dicom(folder / "palette.dcm", _stored(), PhotometricInterpretation="PALETTE COLOR")
+    _dicom(folder / "frames.dcm", _stored(shape=(2, 12, 10)))  # without NumberOfFrames
     _dicom(folder / "deflated.dcm", _stored(), syntax=DeflatedExplicitVRLittleEndian)
     packed = pydicom.dcmread(folder / "good.dcm")
     packed.PixelData = encapsulate([b"\x02" + bytes(63) + b"\x81\x00" * 4])

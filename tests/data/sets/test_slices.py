@@ -228,6 +228,49 @@ def test_a_direction_that_is_a_rounded_zero_is_one_series(tmp_path: Path, other:
     assert len(_slices(_config(folder, other)).look.series) == 1
 
 
+def _retag(folder: Path, part: slice, **tags: Any) -> None:
+    for file in sorted(folder.iterdir(), key=lambda file: file.stem[-1])[part]:
+        scan = pydicom.dcmread(file)
+        for name, value in tags.items():
+            setattr(scan, name, value)
+        pydicom.filewriter.correct_ambiguous_vr(scan, True)
+        scan.save_as(file)
+
+
+@pytest.mark.parametrize("tag", ["AcquisitionNumber", "TemporalPositionIdentifier", "EchoNumbers", None])
+def test_phases_of_one_series_are_volumes_of_their_own(tmp_path: Path, other: Path, tag: str | None) -> None:
+    folder, planes = tmp_path / "ct", _planes(6)
+    _series(folder, "p", planes)
+    for place in range(6):  # positions 0 0 1 1 2 2: phases lie between each other
+        tags: dict[str, Any] = {"ImagePositionPatient": [0, 0, 2.5 * (place // 2)]}
+        _retag(folder, slice(place, place + 1), **tags, **({tag: 1 + place % 2} if tag else {}))
+    config = _config(folder, other, context_slices=1)
+    domain = _domain(_slices(config), config)
+    assert len(_slices(config).look.series) == 2
+    for place in range(6):
+        near = [place % 2 + 2 * min(max(place // 2 + step, 0), 2) for step in (-1, 0, 1)]
+        number = domain.names.index(f"p-{place * 7 % 10}{place}.dcm")
+        np.testing.assert_array_equal(domain.image(number), np.moveaxis(planes[near], 0, -1))
+
+
+def test_reports_missing_slices(tmp_path: Path, other: Path) -> None:
+    folder = _series(tmp_path / "ct", "p", _planes(6))
+    assert "missing" not in _slices(_config(folder, other)).note
+    (folder / "p-12.dcm").unlink(missing_ok=True)
+    next(folder.glob("*3.dcm")).unlink()
+    assert "slices are missing between others in 1 volume, as of p-00.dcm" in _slices(_config(folder, other)).note
+
+
+def test_padding_does_not_enter_the_range_of_a_volume(tmp_path: Path, other: Path) -> None:
+    planes = np.stack([np.linspace(360, 720, SIDE * SIDE).reshape(SIDE, SIDE)] * 3)
+    folder = _series(tmp_path / "mr", "p", planes, modality="MR")
+    padded = ((planes[0] + 1024) / 2).astype("<u2")
+    padded[:4] = 65535
+    _retag(folder, slice(None), PixelPaddingValue=65535, PixelData=padded.tobytes())
+    series = _slices(_config(folder, other)).look.series[0]
+    assert (series.low, series.high) == pytest.approx((450, 720), abs=5)
+
+
 def test_slices_without_a_patient_are_of_their_volume(tmp_path: Path, other: Path) -> None:
     for volume in range(4):
         _series(tmp_path / "ct" / str(volume), "", _planes(3, seed=volume))

@@ -23,6 +23,7 @@ from pydicom.dataset import Dataset
 from pydicom.filereader import data_element_generator
 from pydicom.pixels import apply_color_lut, apply_modality_lut, get_decoder, pixel_array
 from pydicom.pixels.decoders.base import DecodeRunner
+from pydicom.pixels.utils import get_expected_length
 from pydicom.sequence import Sequence
 from pydicom.tag import Tag
 from pydicom.uid import (
@@ -64,6 +65,8 @@ DECODER_DEPENDENCIES = dict.fromkeys(_DECODERS, ("imagecodecs",))
 
 _PLUGIN = "velogan-imagecodecs"
 _SYNTAX = 0x00020010
+_PHASE_TAGS = ("TemporalPositionIdentifier", "AcquisitionNumber", "EchoNumbers")
+"""What tells slices at one position of a series apart."""
 _GREY, _PALETTE = ("MONOCHROME1", "MONOCHROME2"), "PALETTE COLOR"
 _MAX_NAME, _MAX_TEXT = 64, 1024  # of the value representations LO and ST
 _SERIES_OFFSET = 1000  # added to the number of the series
@@ -114,6 +117,10 @@ class DicomScan:
     """A DICOM file, whose frames are slices; `read_dicom` builds it."""
 
     def __init__(self, dataset: Dataset):
+        if "TransferSyntaxUID" not in dataset.file_meta:  # pydicom has found out how the elements are encoded
+            implicit, little = dataset.original_encoding
+            syntax = ExplicitVRLittleEndian if little else ExplicitVRBigEndian
+            dataset.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian if implicit else syntax
         self._dataset, self._syntax = dataset, UID(dataset.file_meta.TransferSyntaxUID)
         if "PixelData" not in dataset:
             raise ValueError("it has no pixels: it is a report, a plan or an index")
@@ -132,30 +139,34 @@ class DicomScan:
             raise ValueError(f"colour of {self.bits} bits is not supported: save it in 8")
         check_size(int(dataset.Rows), int(dataset.Columns), samples * self._allocated / 8, working=8.0 * self._channels)
         self._frames = int(dataset.get("NumberOfFrames", 1) or 1)
+        if not self._syntax.is_compressed and len(dataset.PixelData) >= 2 * get_expected_length(dataset):
+            raise ValueError(f"more pixels than NumberOfFrames={self._frames} states: correct that tag")
 
     def __len__(self) -> int:
         return self._frames
 
     @property
     def info(self) -> ScanInfo:
-        """Patient, series and position from the header.
+        """Patient, series and positions from the header.
 
         The orientation is part of the series, since overview images of other orientations are often stored with it.
         """
-        dataset, position = self._dataset, None
+        dataset = self._dataset
         patient = str(dataset.get("PatientID") or dataset.get("PatientName") or dataset.get("StudyInstanceUID") or "")
-        turned, corner = (
-            _finite_numbers(self._functional_group(0, f"Plane{name}Sequence").get(f"Image{name}Patient"))
-            for name in ("Orientation", "Position")
-        )
-        if len(turned) == 6 and len(corner) == 3:
-            position = float(np.dot(np.cross(turned[:3], turned[3:]), corner))
+        axes = _finite_numbers(self._functional_group(0, "PlaneOrientationSequence").get("ImageOrientationPatient"))
+        groups = [self._functional_group(frame, "PlanePositionSequence") for frame in range(len(self))]
+        corners = [_finite_numbers(group.get("ImagePositionPatient")) for group in groups]
+        positions = ()
+        if len(axes) == 6 and all(map(len, corners)) and (len(self) == 1 or dataset not in groups):
+            normal = np.cross(axes[:3], axes[3:])
+            positions = tuple(round(float(np.dot(normal, corner)), 2) for corner in corners)
         number = _finite_numbers([dataset.get("InstanceNumber")])
         return ScanInfo(
             patient=patient,
-            series=" ".join([str(dataset.get("SeriesInstanceUID") or ""), *(f"{one:z.1f}" for one in turned)]).strip(),
+            series=" ".join([str(dataset.get("SeriesInstanceUID") or ""), *(f"{axis:z.1f}" for axis in axes)]).strip(),
             modality=str(dataset.get("Modality") or ""),
-            position=position,
+            positions=positions,
+            phase=tuple(str(dataset.get(name) or "") for name in _PHASE_TAGS),
             number=int(number[0]) if number else None,
         )
 
@@ -174,12 +185,26 @@ class DicomScan:
         if self._palette:
             array = apply_color_lut(array, self._dataset)
             array = (array >> 8 if array.itemsize == 2 else array).astype(np.uint8)
-        return assemble(self._rescale(array, index) if self._channels == 1 else array)
+        return assemble(self._rescale(self._fill_padding(array), index) if self._channels == 1 else array)
+
+    def _fill_padding(self, array: np.ndarray) -> np.ndarray:
+        """Replace stored values that mean "no data" by the darkest of the others: PixelPaddingValue, or its range."""
+        value = self._dataset.get("PixelPaddingValue")
+        if value in (None, ""):
+            return array
+        limits = np.array([value, self._dataset.get("PixelPaddingRangeLimit", value)]).astype(array.dtype)
+        padding = (array >= limits.min()) & (array <= limits.max())
+        data = array[~padding]
+        darkest = min(0, array.min()) if not data.size else data.max() if self._inverted else data.min()
+        return np.where(padding, array.dtype.type(darkest), array)
 
     def _rescale(self, array: np.ndarray, frame: int) -> np.ndarray:
         """Convert stored values to their unit; higher values are brighter."""
         group = self._functional_group(frame, "PixelValueTransformationSequence")
-        slope, intercept = float(group.get("RescaleSlope", 1) or 0), float(group.get("RescaleIntercept", 0) or 0)
+        slope, intercept = (
+            float(default if group.get(name) in (None, "") else group[name].value)
+            for name, default in (("RescaleSlope", 1), ("RescaleIntercept", 0))
+        )
         if not (np.isfinite([slope, intercept]).all() and slope):
             raise ValueError(f"a rescaling by {slope} and {intercept} is not valid")
         if self._inverted:
@@ -207,6 +232,8 @@ class DicomScan:
     def _replace_pixels(self, array: np.ndarray, form: PixelFormat) -> None:
         """Store `(N, H, W, C)` pixels, and replace or delete the tags that describe the old ones."""
         dataset, channels = self._dataset, array.shape[3]
+        if "PerFrameFunctionalGroupsSequence" in dataset and not dataset.get("SharedFunctionalGroupsSequence"):
+            dataset.SharedFunctionalGroupsSequence = Sequence([Dataset()])
         if channels == 3 and array.dtype != np.uint8:
             raise ValueError(f"colour of type {array.dtype} does not fit into DICOM: translate grey files, or 8 bits")
         low, high = form.range or (0.0, float(np.iinfo(array.dtype).max))

@@ -12,7 +12,8 @@ class ScanInfo:
     patient: an identifier or the name
     series: the identifier of the series
     modality: such as CT or MR
-    position: that of the first slice along the series, in mm
+    positions: those of the slices along the series, in mm; empty if unknown
+    phase: what tells slices at one position of a series apart
     number: the file's number within the series
     times: how many volumes of equal size the file contains, one after another
     """
@@ -20,6 +21,7 @@ class ScanInfo:
     patient: str = ""
     series: str = ""
     modality: str = ""
-    position: float | None = None
+    positions: tuple[float, ...] = ()
+    phase: tuple[str, ...] = ()
     number: int | None = None
     times: int = 1

@@ -31,7 +31,7 @@ from velogan.data.sets.ahead import in_order
 from velogan.files import atomic_write, pluralize, sha256
 from velogan.types import Letter, Progress
 
-VERSION = 2
+VERSION = 3
 """Rises when the same files give another look."""
 
 OWN_RANGE: Range = (0.0, 1000.0)
@@ -43,6 +43,7 @@ CONTENT = 0.01
 """A slice has content where so large a share of it is brighter than a tenth of the range."""
 
 _BRIGHT = 0.1
+_GAP = 1.5  # times the usual distance of two slices
 _SAMPLE = 2048  # values of a slice that percentiles and content are computed of
 _KEPT = 2**28  # bytes of files that stay open between slices
 
@@ -55,7 +56,8 @@ Slice = tuple[str, int]
 class Series:
     """A volume: its slices in their order through the body, and the values `low` to `high` that training sees of it.
 
-    `patient` is a hash, empty where the file does not say. `empty`: which slices have no content.
+    `patient` is a hash, empty where the file does not say. `empty`: which slices have no content. `has_gaps`: whether
+    slices are missing between others, by their positions.
     """
 
     patient: str
@@ -64,6 +66,7 @@ class Series:
     empty: tuple[bool, ...] = ()
     low: float = 0.0
     high: float = 1.0
+    has_gaps: bool = False
 
 
 @dataclass(frozen=True)
@@ -271,6 +274,8 @@ def _note(found: Slices) -> str:
     parts = [f"{pluralize(len(found.chosen), 'slice')} of {volumes}; window {look.window}{shown}"]
     if total > len(found.chosen):
         parts.append(f"{total - len(found.chosen)} of {total} slices are left out, since they are dark in it")
+    if gaps := [series.slices[0][0] for series in look.series if series.has_gaps]:
+        parts.append(f"slices are missing between others in {pluralize(len(gaps), 'volume')}, as of {gaps[0]}")
     return "; ".join(parts)
 
 
@@ -314,10 +319,12 @@ def _state(path: Path) -> _State:
 
 @dataclass(frozen=True)
 class _Found:
-    """A slice as it was found: what orders it, its size, and some of its values."""
+    """A slice: its position in mm or None, what tells slices at one position apart, and some of its values."""
 
     slice: Slice
-    order: tuple[float, float, int]
+    position: float | None
+    phase: tuple[str, ...]
+    number: tuple[int, int]
     sample: np.ndarray
 
 
@@ -332,8 +339,8 @@ def look_through(
     """Read every slice once: which volumes there are, their ranges, and which slices have no content.
 
     `asked`: the range, or the name of a window; None: by the kind of scan, a window for soft tissue for CT, else each
-    volume's own percentiles. Slices of one DICOM series, direction and size are a volume; a NIfTI file holds one for
-    each time. `ValueError` where kinds are mixed and nothing is asked for.
+    volume's own percentiles. Slices of one DICOM series, direction, size and phase are a volume; a NIfTI file holds
+    one for each time. Raises ValueError if kinds are mixed and no range is requested.
     """
     found: dict[tuple[str, ...], list[_Found]] = {}
     skipped: list[tuple[str, str]] = []
@@ -351,7 +358,11 @@ def look_through(
                 progress(done, len(files))
     modalities = sorted({key[1] for key in found})
     window, span = _window(asked, modalities, scans.directory)
-    volumes = [_series(key, seen, span) for key, seen in sorted(found.items(), key=lambda item: item[1][0].slice)]
+    volumes = [
+        _series(key, volume, span)
+        for key, seen in sorted(found.items(), key=lambda item: item[1][0].slice)
+        for volume in _split_phases(seen)
+    ]
     return Look(tuple(volumes), tuple(skipped), window, span is None, passing)
 
 
@@ -372,16 +383,32 @@ def _window(asked: Range | str | None, modalities: Sequence[str], directory: Pat
     return "CT-soft-tissue, as for all CT without data.window", WINDOWS["CT-soft-tissue"]
 
 
+def _split_phases(found: list[_Found]) -> list[list[_Found]]:
+    """Split slices of one series at equal positions, such as phases, echoes and repetitions, into volumes."""
+    repeats = max(Counter(one.position for one in found).values())
+    if repeats == 1 or any(one.position is None for one in found):
+        return [found]
+    phases = sorted({one.phase for one in found})
+    if len(phases) == repeats:
+        return [[one for one in found if one.phase == phase] for phase in phases]
+    volumes: list[list[_Found]] = [[] for _ in range(repeats)]
+    taken = Counter[float | None]()
+    for one in sorted(found, key=lambda one: (one.phase, one.number)):
+        volumes[taken[one.position]].append(one)
+        taken[one.position] += 1
+    return volumes
+
+
 def _series(key: tuple[str, ...], seen: list[_Found], span: Range | None) -> Series:
-    places = {one.order[0] for one in seen}
-    by_place = len(places) == len(seen)  # else several volumes share a series: their numbers order them
-    seen = sorted(seen, key=lambda one: one.order if by_place else one.order[1:])
+    seen = sorted(seen, key=lambda one: (one.position or 0.0, one.number))
+    steps = np.diff([one.position or 0.0 for one in seen])
+    has_gaps = bool((steps > _GAP * np.median(steps)).any()) if len(steps) > 1 else False
     if span is None:
         low, high = map(float, np.percentile(np.concatenate([one.sample for one in seen]), OWN_PERCENTILES))
         span = (low, high if high > low else low + 1)
     bright = span[0] + _BRIGHT * (span[1] - span[0])
     empty = tuple(bool((one.sample > bright).mean() < CONTENT) for one in seen)
-    return Series(key[0], key[1], tuple(one.slice for one in seen), empty, *span)
+    return Series(key[0], key[1], tuple(one.slice for one in seen), empty, *span, has_gaps)
 
 
 _PASSING = OSError, MemoryError
@@ -393,15 +420,16 @@ def _look_at(scans: Scans, name: str) -> list[tuple[tuple[str, ...], _Found]] | 
         scan = scans.scan(name)
         info, found = scan.info, []
         each = len(scan) // info.times
-        patient = hashlib.sha256(info.patient.encode("utf-8", "replace")).hexdigest()[:16] if info.patient else ""
+        owner = info.patient or info.series
+        patient = hashlib.sha256(owner.encode("utf-8", "replace")).hexdigest()[:16] if owner else ""
         own = name if len(scan) > 1 or not info.series else info.series
         for number in range(len(scan)):
             values = scans.values((name, number))
             step = max(1, values.size // _SAMPLE) | 1  # odd, so that no column of pixels is taken alone
-            place = info.position if len(scan) == 1 and info.position is not None else 0.0
-            order = (place + number, info.number or 0, number)
+            position = info.positions[number] if info.positions else None
             key = (patient, info.modality, own, str(number // each), str(values.shape))
-            found.append((key, _Found((name, number), order, values.reshape(-1)[::step].copy())))
+            order, sample = (info.number or 0, number), values.reshape(-1)[::step].copy()
+            found.append((key, _Found((name, number), position, info.phase, order, sample)))
         return found
     except (*_PASSING, ValueError) as error:
         return error
