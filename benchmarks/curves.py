@@ -36,7 +36,7 @@ def curve(mode: str, *, steps: int) -> dict[str, Any]:
     config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     with Display() as display:
         trainer = build_trainer(config, open_data(config.data, task=display.task, print_line=display.print_line))
-    length = parse_length(config.train.length, epoch=trainer.epoch)
+    length = parse_length(config.train.length, images_per_epoch=trainer.images_per_epoch)
     images: list[int] = []
     loss: list[float] = []
 

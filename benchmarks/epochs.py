@@ -54,7 +54,7 @@ class Entrant:
         config, _ = fit_to_data(self.config, self.data.channels, self.data.shapes(self.config.data))
         config = config.model_copy(update={"engine": resolve_engine(config)[0]})
         self.config, self.trainer = config, build_trainer(config, self.data)
-        self.length = parse_length(config.train.length, epoch=self.trainer.epoch)
+        self.length = parse_length(config.train.length, images_per_epoch=self.trainer.images_per_epoch)
 
     def take_turn(self) -> tuple[int, float]:
         """Train for about `PIECE`, as between two log lines of a run; return images and seconds."""
@@ -63,9 +63,9 @@ class Entrant:
 
         def stop(_: int) -> None:
             trainer.stats.tick()
-            trainer.stopping = True
+            trainer.stop_requested = True
 
-        trainer.stopping = False
+        trainer.stop_requested = False
         trainer.run(self.length, hooks=[Hook(PIECE, stop)])
         assert trainer.images > images, "the run had already ended"
         return trainer.images - images, trainer.clock.seconds - seconds
@@ -78,7 +78,7 @@ class Entrant:
     @property
     def minutes_of_epoch(self) -> float:
         """Minutes of an epoch at the mean speed of all turns."""
-        return sum(seconds for _, seconds in self.turns) / self.images * self.trainer.epoch / 60
+        return sum(seconds for _, seconds in self.turns) / self.images * self.trainer.images_per_epoch / 60
 
 
 def measure_epochs(configs: Mapping[str, Config], *, fraction: float, display: Display) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def measure_epochs(configs: Mapping[str, Config], *, fraction: float, display: D
         raise ValueError(f"--fraction {fraction}: give a share of an epoch, more than 0 and at most 1")
     data = open_data(next(iter(configs.values())).data, task=display.task, print_line=display.print_line)
     entrants = {name: Entrant(config, data) for name, config in configs.items()}
-    epoch = max(one.trainer.epoch for one in entrants.values())
+    epoch = max(one.trainer.images_per_epoch for one in entrants.values())
     for name, one in entrants.items():
         display.print_line(f"{name}: warming up")
         one.take_turn()

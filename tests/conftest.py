@@ -192,7 +192,7 @@ class _Again:
     def __init__(self) -> None:
         self.recordings = 0
 
-    def record(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
+    def __call__(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
         self.recordings += 1
         losses = [work() for _ in range(3)][-1]
 

@@ -51,7 +51,7 @@ def test_one_adam_two_or_four_are_presets():
         config = RECIPES[name]()
         step, *_ = build_step(_tiny(config), shape=(32, 32))
         schedule = Schedule(config.schedule, step.optimizers, epochs=200)
-        schedule.apply(100, lambda span: span.passed(images=15_000, seconds=0, progress=0.5, epoch=1000))
+        schedule.apply(100, lambda span: span.passed(images=15_000, seconds=0, progress=0.5, images_per_epoch=1000))
         groups = [group for optimizer in step.optimizers.values() for group in optimizer.param_groups]
         assert [group["name"] for group in groups] == ["G_A", "G_B", "D_A", "D_B"]
         rates[name] = [group["lr"] for group in groups]

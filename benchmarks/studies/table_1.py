@@ -66,12 +66,12 @@ def forward_of(one: Contestant) -> Callable[[], None]:
     """A function that runs both cycles of the paper's section 4 and keeps all that a backward pass needs."""
     step = one.step.step if isinstance(one.step, CapturedStep) else one.step
     assert isinstance(step, Step)
-    g_a, g_b, batch = step.forward_nets["G_A"], step.forward_nets["G_B"], step.laid_out(one.batch)
+    g_a, g_b, batch = step.forward_nets["G_A"], step.forward_nets["G_B"], step.to_memory_format(one.batch)
     a, b = batch["A"], batch["B"]
-    casts = torch.autocast(one.device.type, dtype=step.autocast, enabled=step.autocast is not None)
+    casts = torch.autocast(one.device.type, dtype=step.options.autocast, enabled=step.options.autocast is not None)
 
     def run() -> None:
-        with casts, use_branch_runner(step.runner):
+        with casts, use_branch_runner(step.options.branch_runner):
             run_branches(lambda: (g_b(g_a(a)),), lambda: (g_a(g_b(b)),))
 
     return run

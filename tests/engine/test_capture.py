@@ -20,7 +20,7 @@ from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import OptimizerConfig, build_optimizers, make_capturable
 from velogan.engine.schedules import ScheduleConfig
-from velogan.engine.step import Step
+from velogan.engine.step import Step, StepOptions
 from velogan.engine.trainer import Hook, Trainer
 from velogan.methods.cyclegan import CycleGAN, CycleGANObjective
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
@@ -38,7 +38,7 @@ class Again:
     def __init__(self):
         self.recordings = 0
 
-    def record(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
+    def __call__(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
         self.recordings += 1
         losses = [work() for _ in range(3)][-1]
 
@@ -76,7 +76,8 @@ def _step(
     objective = CycleGANObjective(CycleGAN(pool_size=2), {"A": (3, SIDE, SIDE), "B": (3, SIDE, SIDE)})
     phases = objective.phases()
     optimizers = build_optimizers(OptimizerConfig(rules=rules), phases=phases, nets=nets, fused=True)
-    step = Step(phases, nets=nets, optimizers=optimizers, channels_last=True, check_later=True, prepare=prepare)
+    options = StepOptions(channels_last=True, defer_nonfinite_check=True)
+    step = Step(phases, nets=nets, optimizers=optimizers, prepare=prepare, options=options)
     return step, objective, nets
 
 
@@ -106,13 +107,13 @@ def _run(trainer: Trainer, *, stop: int = 24) -> list[dict[str, float]]:
     rows: list[dict[str, float]] = []
 
     def look(images: int) -> None:
-        trainer.stopping = images == stop
+        trainer.stop_requested = images == stop
 
     hooks = [
         Hook(parse_span("1 images"), look),
         Hook(parse_span("2 images"), lambda _: rows.append(trainer.stats.tick())),
     ]
-    trainer.run(parse_length("6 epochs", epoch=EPOCH), hooks=hooks)
+    trainer.run(parse_length("6 epochs", images_per_epoch=EPOCH), hooks=hooks)
     return rows
 
 
@@ -205,7 +206,7 @@ def test_a_break_within_a_replay_is_found_later_with_its_step_and_stops_updates(
     with pytest.raises(NonFiniteError) as caught:
         step.check()
     assert (caught.value.phase, caught.value.number) == ("generator", 3)
-    assert {"cycle_a", "total"} <= set(caught.value.found)
+    assert {"cycle_a", "total"} <= set(caught.value.names)
     assert all(torch.equal(before, now) for before, now in zip(weights, nets["G_A"].parameters()))
 
 
@@ -224,8 +225,8 @@ class _Operations(TorchDispatchMode):
 class _Silent(Again):
     """Its replays do nothing."""
 
-    def record(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
-        return super().record(work)[0], lambda: None
+    def __call__(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
+        return super().__call__(work)[0], lambda: None
 
 
 @pytest.mark.parametrize("rules", [(), RULES])
@@ -233,10 +234,10 @@ def test_beside_the_replay_a_step_of_training_draws_and_copies_and_computes_noth
     trainer = _trainer(captured=True, recorder=_Silent(), rules=rules)
     batches = trainer.loaders["train"].batches(0)
     for _ in range(EMA.EVERY):  # records what there is to record
-        trainer._one_step({"train": next(batches)})
+        trainer._train_step({"train": next(batches)})
     with _Operations() as operations:
         for _ in range(EMA.EVERY):
-            trainer._one_step({"train": next(batches)})
+            trainer._train_step({"train": next(batches)})
     batches.close()
     assert operations.seen == {"rand", "copy_", "fill_"}
 

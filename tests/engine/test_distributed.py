@@ -63,7 +63,7 @@ def test_a_broken_number_breaks_the_mean_and_large_ones_do_not(broken: float, mo
 
 def test_an_environment_without_torchrun_is_one_rank_and_half_of_one_is_refused(monkeypatch: pytest.MonkeyPatch):
     with init_distributed("cpu", process_timeout=60) as distributed:
-        assert (distributed.rank, distributed.world, distributed.is_main_process, distributed.is_distributed) == (
+        assert (distributed.rank, distributed.world_size, distributed.is_main_process, distributed.is_distributed) == (
             0,
             1,
             True,
@@ -100,7 +100,7 @@ def test_no_thread_is_with_the_store_when_a_run_ends(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(heartbeat, "PERIOD_S", 0.001)
     store = Slow()
-    made = heartbeat.Heartbeat(store, rank=0, world=2, where="here", address="there", process_timeout=60)  # pyright: ignore[reportArgumentType]
+    made = heartbeat.Heartbeat(store, rank=0, world_size=2, location="here", address="there", process_timeout=60)  # pyright: ignore[reportArgumentType]
     assert store.asked.wait(10)
     made.close()
     assert not [one for one in threading.enumerate() if one.name == "velogan-heartbeat"]
@@ -127,10 +127,8 @@ def test_a_silent_rank_and_a_silent_store_are_told_apart(answers: bool, monkeypa
         told.set()
 
     monkeypatch.setattr(heartbeat, "PERIOD_S", 0.01)
-    options: Any = {"store": Store(), "address": "an address", "process_timeout": 0.5, "lost": lost}
-    made = heartbeat.Heartbeat(rank=0, world=2, where="here", **options)
+    options: Any = {"store": Store(), "address": "an address", "process_timeout": 0.5, "on_lost": lost}
+    made = heartbeat.Heartbeat(rank=0, world_size=2, location="here", **options)
     assert told.wait(10)
     made.close()
-    assert said[0].startswith(
-        "no sign of life from rank 1" if answers else "no answer from the rendezvous at an address"
-    )
+    assert said[0].startswith("no heartbeat from rank 1" if answers else "no answer from the rendezvous at an address")

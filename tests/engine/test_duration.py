@@ -37,7 +37,7 @@ def test_refuses_nothing_and_a_share_of_itself():
     with pytest.raises(ValueError, match="must be more than 0"):
         parse_span("0 images")
     with pytest.raises(ValueError, match=r"train\.length=50 % cannot be a percentage"):
-        parse_length("50 %", epoch=10)
+        parse_length("50 %", images_per_epoch=10)
 
 
 @pytest.mark.parametrize("text", ["1000000 images", "999999999999999.9 images", "0.00001 epochs", "0.1 percent"])
@@ -57,7 +57,7 @@ def test_a_field_is_kept_in_one_spelling():
     [("100 images", 2.5), ("2 epochs", 2.5), ("10 %", 4.5), ("1 minutes", 185 / 60), ("250 images", 1)],
 )
 def test_a_span_counts_how_often_it_has_passed(text: str, passed: float):
-    assert parse_span(text).passed(images=250, seconds=185.0, progress=0.45, epoch=50) == passed
+    assert parse_span(text).passed(images=250, seconds=185.0, progress=0.45, images_per_epoch=50) == passed
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ def test_a_span_counts_how_often_it_has_passed(text: str, passed: float):
     ],
 )
 def test_a_span_longer_than_the_run_is_known_beforehand_but_for_the_clock(length: str, text: str, shorter: bool):
-    assert parse_length(length, epoch=50).shorter_than(parse_span(text)) is shorter
+    assert parse_length(length, images_per_epoch=50).shorter_than(parse_span(text)) is shorter
 
 
 def test_epochs_tick_once_an_epoch():
-    length = parse_length("2.5 epochs", epoch=40)
+    length = parse_length("2.5 epochs", images_per_epoch=40)
     assert (length.ticks, length.total) == (3, 100)
     assert [length.tick(images, 0.0) for images in (0, 39, 40, 79, 80, 99)] == [1, 1, 2, 2, 3, 3]
     assert length.progress(50, 1e9) == 0.5
@@ -96,4 +96,4 @@ def test_other_lengths_have_200_ticks(length: Length):
 
 
 def test_the_shortest_run_sees_an_image():
-    assert parse_length("0.01 epochs", epoch=10).total == 1
+    assert parse_length("0.01 epochs", images_per_epoch=10).total == 1

@@ -15,8 +15,8 @@ def _net(value: float) -> nn.Module:
 
 
 def _update(ema: EMA, *, images: int) -> None:
-    ema.weigh(images)
-    ema.follow({})
+    ema.set_decay(images)
+    ema.on_step_end({})
 
 
 def _average(ema: EMA) -> float:

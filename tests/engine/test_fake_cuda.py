@@ -92,7 +92,7 @@ class _Recorder:
     def __init__(self, device: torch.device):
         assert device == CUDA
 
-    def record(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
+    def __call__(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
         with _Watch():
             losses = [work() for _ in range(WARM_UPS + 1)]
         return losses[-1], lambda: None
@@ -159,7 +159,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTensorMode]:
     monkeypatch.setattr(Tensor, "backward", _backward)
     monkeypatch.setattr(torch, "from_numpy", lambda array: mode.from_tensor(torch.tensor(array)))
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    for name in ("__init__", "record"):
+    for name in ("__init__", "__call__"):
         monkeypatch.setattr(CudaRecorder, name, getattr(_Recorder, name))
     with mode:
         yield mode
@@ -200,15 +200,15 @@ def _train(
         return spoil(batch) or batch
 
     step, objective, nets = build_step(config, shape=(SIDE, SIDE), prepare=lambda split: prepare)
-    after = [Stats(), ema := EMA(nets, half_life=1000, rampup=0.05)]
+    hooks = [Stats(), ema := EMA(nets, half_life=1000, rampup=0.05)]
     for number in range(2):
         batch = loader.gather(loader.plan(2 * number)) | {"uniform": torch.rand(objective.draws["train"], 2)}
         with _Watch(ahead=True) if number or not captured else nullcontext():
-            ema.weigh(2 * number + 2)
-            losses = step({"train": batch}, number=number, after=after)
+            ema.set_decay(2 * number + 2)
+            losses = step({"train": batch}, number=number, post_step_hooks=hooks)
         assert all((value.device, value.dtype, value.shape) == (CUDA, torch.float32, ()) for value in losses.values())
     moments = [m for optimizer in step.optimizers.values() for of in optimizer.state.values() for m in of.values()]
-    kept = [value for one in after for value in one.tensors()]
+    kept = [value for hook in hooks for value in hook.state_tensors()]
     state = [value for net in (*nets.values(), objective.state) for value in net.state_dict().values()]
     assert {value.device for value in (*moments, *kept, *state)} == {CUDA}
 

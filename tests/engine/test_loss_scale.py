@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,11 +33,7 @@ def _made(config: Config, *, later: bool = False, accumulate: int = 1) -> tuple[
         made.phases,
         nets=nets,
         optimizers=made.optimizers,
-        autocast=made.autocast,
-        channels_last=True,
-        check_later=later,
-        accumulate=accumulate,
-        scale=made.scale,
+        options=replace(made.options, channels_last=True, defer_nonfinite_check=later, accumulate=accumulate),
     )
     return step, objective, nets
 
@@ -108,7 +105,7 @@ def test_what_scaling_cannot_mend_is_a_break(tiny_config: Callable[..., Config])
         step.phases = [Phase(name="generator", trains=("G_A", "G_B"), loss=broken(value))]
         with pytest.raises(NonFiniteError) as caught:
             _rows(step, objective, steps=1)
-        assert caught.value.found[:1] == found
+        assert caught.value.names[:1] == found
         step.scale.factor.fill_(2.0**16)  # a loss that is not finite is a break at any scale
 
 
@@ -117,7 +114,7 @@ def test_the_scale_grows_after_steps_without_an_overflow(monkeypatch: pytest.Mon
     scale, seen = LossScale(torch.device("cpu")), []
     fine, over = torch.tensor([True, True]), torch.tensor([True, False])
     for phases in ([fine, fine], [fine], [over, fine], [fine], [fine], [fine], [fine]):
-        flags = [scale.see(phase) for phase in phases]
+        flags = [scale.check_overflow(phase) for phase in phases]
         assert all(flag.all() for flag in flags)
         scale.adapt()
         seen.append(float(scale.factor) / scale.START)

@@ -44,7 +44,7 @@ class _Play:
         return call
 
     def run(self, length: str, *hooks: Hook) -> Trainer:
-        self.trainer.run(parse_length(length, epoch=self.trainer.epoch), hooks=hooks)
+        self.trainer.run(parse_length(length, images_per_epoch=self.trainer.images_per_epoch), hooks=hooks)
         return self.trainer
 
     def times(self, name: str) -> list[float]:
@@ -86,7 +86,7 @@ def test_rates_fall_to_the_end_of_the_training() -> None:
 
 def test_a_run_in_minutes_goes_on_by_its_clock() -> None:
     one = _Play()
-    stop = Hook(parse_span("2.5 minutes"), lambda _: setattr(one.trainer, "stopping", True))
+    stop = Hook(parse_span("2.5 minutes"), lambda _: setattr(one.trainer, "stop_requested", True))
     one.run("3 minutes", stop, Hook(QUARTER, one.calls("score", 4)))
     other = _Play()
     other.trainer.load_state_dict(one.trainer.state_dict())
@@ -109,8 +109,8 @@ def test_a_run_whose_start_took_all_its_minutes_makes_one_step() -> None:
 
 
 def test_intervals_of_checkpoints_are_quarters_of_a_run_in_minutes() -> None:
-    assert parse_length("3 minutes", epoch=10).spaced("10 minutes") == QUARTER
-    assert parse_length("3 images", epoch=10).spaced("10 minutes") == parse_span("10 minutes")
+    assert parse_length("3 minutes", images_per_epoch=10).spaced("10 minutes") == QUARTER
+    assert parse_length("3 images", images_per_epoch=10).spaced("10 minutes") == parse_span("10 minutes")
 
 
 def test_images_are_counted_and_not_the_time_of_calls() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.step import Step
+from velogan.engine.step import Step, StepOptions
 from velogan.networks.layers import norm_layer
 from velogan.objectives.base import LossOutput, Phase, PhaseCache
 from velogan.types import Batch, Nets
@@ -53,7 +53,7 @@ def _step(nets: dict[str, nn.Module], **settings: Any) -> Step:
     optimizers: dict[str, torch.optim.Optimizer] = {
         phase.name: torch.optim.Adam(nets[phase.trains[0]].parameters(), fused=True) for phase in phases
     }
-    return Step(phases, nets=nets, optimizers=optimizers, **settings)
+    return Step(phases, nets=nets, optimizers=optimizers, options=StepOptions(**settings))
 
 
 def _batches() -> dict[str, Batch]:
@@ -98,14 +98,14 @@ def test_a_break_is_named_before_it_reaches_weights(role: str, way: str, found: 
         step(_batches(), number=5)
     error = caught.value
     assert (error.phase, error.number) == ({"G": "generator", "D": "discriminator"}[role], 5)
-    assert error.found == found
+    assert error.names == found
     assert all(torch.equal(p, q) for p, q in zip(nets[role].parameters(), before))
 
 
 @pytest.mark.parametrize("later", [False, True])
 def test_a_part_that_breaks_stops_the_update(later: bool):
     nets, batches = _nets(), _batches()
-    step = _step(nets, accumulate=2, check_later=later)
+    step = _step(nets, accumulate=2, defer_nonfinite_check=later)
     batches["train"]["A"][1, 0, 2, 2] = float("nan")
     before = [p.detach().clone() for p in nets["G"].parameters()]
     with pytest.raises(NonFiniteError):
@@ -128,7 +128,7 @@ def test_gradients_that_adam_cannot_square_count_as_broken():
 
 def test_checked_later_weights_and_moments_stay_from_the_first_break_on():
     nets = _nets()
-    step = _step(nets, check_later=True)
+    step = _step(nets, defer_nonfinite_check=True)
     step(_batches(), number=0)
     step.check()
     _break(nets, "D", "value")
@@ -145,7 +145,7 @@ def test_checked_later_weights_and_moments_stay_from_the_first_break_on():
     with pytest.raises(NonFiniteError) as caught:
         step.check()
     assert (caught.value.phase, caught.value.number) == ("discriminator", 1)
-    assert caught.value.found == ["square", "level", "total", "gradients"]
+    assert caught.value.names == ["square", "level", "total", "gradients"]
 
 
 FLAT: dict[str, Callable[[], Tensor]] = {

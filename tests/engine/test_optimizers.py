@@ -278,7 +278,7 @@ def _by_image(images: Sequence[int], config: OptimizerConfig | None = None, **se
     schedule = Schedule(ScheduleConfig.model_validate(settings), optimizers, epochs=200)
     seen: dict[str, list[float]] = {role: [] for role in ROLES}
     for count in images:
-        schedule.apply(1, lambda span: span.passed(images=count, seconds=0, progress=count / 1000, epoch=10))  # noqa: B023
+        schedule.apply(1, lambda span: span.passed(images=count, seconds=0, progress=count / 1000, images_per_epoch=10))  # noqa: B023
         for role in ROLES:
             seen[role].append(_rate(optimizers, role))
     return seen
@@ -322,11 +322,11 @@ def test_the_rate_rises_from_0_over_the_warmup_and_then_is_the_schedules():
 
 def test_a_warmup_longer_than_the_run_is_refused():
     schedule = Schedule(ScheduleConfig(warmup="5 %"), _optimizers(OptimizerConfig(rules=("D_A:warmup=300i",))))
-    schedule.check(parse_length("300 images", epoch=10))
+    schedule.check(parse_length("300 images", images_per_epoch=10))
     with pytest.raises(
         ValueError, match=r"schedule\.warmup=300 images is longer than the run, 20 epochs, .* of D_A would"
     ):
-        schedule.check(parse_length("20 epochs", epoch=10))
+        schedule.check(parse_length("20 epochs", images_per_epoch=10))
 
 
 def test_each_network_may_have_a_schedule_of_its_own():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from velogan.engine.step import Step
+from velogan.engine.step import Step, StepOptions
 from velogan.objectives.base import Branch, LossOutput, Phase, PhaseCache, run_branches
 from velogan.types import Batch, Nets
 
@@ -35,7 +35,7 @@ def _step(phases: list[Phase], **settings) -> tuple[Step, dict[str, nn.Module]]:
     for net in nets.values():
         nn.init.ones_(next(net.parameters()))
     optimizers = {phase.name: torch.optim.SGD(nets[phase.trains[0]].parameters(), lr=0.1) for phase in phases}
-    return Step(phases, nets=nets, optimizers=optimizers, **settings), nets
+    return Step(phases, nets=nets, optimizers=optimizers, options=StepOptions(**settings)), nets
 
 
 def test_phases_train_their_networks_in_order_and_carry_within_their_split():
@@ -107,7 +107,7 @@ def test_a_runner_gets_the_parts_that_a_loss_calls_independent():
         return LossOutput(loss=first + second, logged={"first": first, "second": second})
 
     for runner, runs in ((None, []), (backwards, [2])):
-        step, _ = _step([Phase(name="only", trains=("G",), loss=loss)], runner=runner)
+        step, _ = _step([Phase(name="only", trains=("G",), loss=loss)], branch_runner=runner)
         losses = step({"train": {"A": torch.ones(1)}})
         assert (float(losses["only/first"]), float(losses["only/second"])) == (1.0, 3.0)
         assert seen == runs

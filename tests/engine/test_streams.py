@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from velogan.engine.streams import Streams
+from velogan.engine.streams import StreamRunner
 
 pytestmark = pytest.mark.gpu
 
@@ -31,7 +31,7 @@ def test_parts_have_streams_of_their_own_and_meet_on_the_current_one():
 
     expected = loss([part(0.5), part(2.0)])
     seen.clear()
-    result = loss(Streams(device)([lambda: part(0.5), lambda: part(2.0)]))
+    result = loss(StreamRunner(device)([lambda: part(0.5), lambda: part(2.0)]))
     assert len({stream.cuda_stream for stream in [*seen, torch.cuda.current_stream()]}) == 3
     for mine, theirs in zip(result, expected):
         torch.testing.assert_close(mine, theirs)
@@ -47,6 +47,6 @@ def test_casts_of_weights_are_not_shared_between_streams():
         return (weight @ weight,)
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        Streams(device)([part, part])
+        StreamRunner(device)([part, part])
         cached.append(torch.is_autocast_cache_enabled())
     assert cached == [False, False, True]

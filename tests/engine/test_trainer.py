@@ -15,7 +15,7 @@ from velogan.engine.ema import EMA
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.schedules import ScheduleConfig
-from velogan.engine.step import After
+from velogan.engine.step import PostStepHook
 from velogan.engine.trainer import Hook, Trainer, step_seed, stop_on_signal
 
 
@@ -49,7 +49,9 @@ class _Step:
         self.broken: set[int] = set()
         self.late: NonFiniteError | None = None
 
-    def __call__(self, batches: Any, *, number: int = 0, after: Sequence[After] = ()) -> dict[str, Tensor]:
+    def __call__(
+        self, batches: Any, *, number: int = 0, post_step_hooks: Sequence[PostStepHook] = ()
+    ) -> dict[str, Tensor]:
         batch = batches["train"]
         position = float(batch["A"][0, 0, 0, 0])
         lr = self.optimizers["generator"].param_groups[0]["lr"]
@@ -58,8 +60,8 @@ class _Step:
         if number in self.broken:
             raise NonFiniteError("generator", ["total"], number=number)
         losses = {"generator/adversarial": torch.tensor(0.0), "generator/total": torch.tensor(position)}
-        for one in after:
-            one.follow(losses)
+        for hook in post_step_hooks:
+            hook.on_step_end(losses)
         return losses
 
     def check(self) -> None:
@@ -82,7 +84,7 @@ def build_trainer(size: int = 1, **schedule: Any) -> Trainer:
 
 
 def _run(trainer: Trainer, length: str, hooks: list[Hook]) -> None:
-    trainer.run(parse_length(length, epoch=trainer.epoch), hooks=hooks)
+    trainer.run(parse_length(length, images_per_epoch=trainer.images_per_epoch), hooks=hooks)
 
 
 def test_hooks_are_called_by_interval_and_at_the_end():
@@ -108,7 +110,7 @@ def test_an_end_asked_for_within_a_hook_still_calls_the_last_hooks():
     trainer, saved = build_trainer(), []
 
     def stop(images: int) -> None:
-        trainer.stopping = True
+        trainer.stop_requested = True
 
     _run(trainer, "100 images", [Hook(parse_span("5 images"), stop), Hook(parse_span("50 images"), saved.append)])
     assert saved == [trainer.images]
@@ -125,7 +127,7 @@ def test_a_finished_run_takes_no_step():
 
 def test_the_schedule_moves_at_the_start_of_each_epoch():
     trainer = build_trainer(kind="step", gamma=0.5, every="1 epochs")
-    trainer.run(parse_length("3 epochs", epoch=10))
+    trainer.run(parse_length("3 epochs", images_per_epoch=10))
     assert [call.lr for call in trainer.step.calls] == 10 * [1.0] + 10 * [0.5] + 10 * [0.25]  # pyright: ignore
 
 
@@ -137,12 +139,12 @@ def test_spans_of_the_schedule_move_the_rate_with_each_step():
 
 
 def test_the_average_is_updated_every_eighth_step_wherever_the_run_began():
-    trainer, weighed, updates = build_trainer(size=2), [], []
-    trainer.ema.weigh = lambda images: weighed.append(images)
-    trainer.ema.follow = lambda losses: updates.append(trainer.images)
+    trainer, decays, updates = build_trainer(size=2), [], []
+    trainer.ema.set_decay = lambda images: decays.append(images)
+    trainer.ema.on_step_end = lambda losses: updates.append(trainer.images)
     trainer.images = 6
     _run(trainer, "50 images", [])
-    assert weighed == [16, 32, 48]
+    assert decays == [16, 32, 48]
     assert updates == [14, 30, 46]  # within the step
 
 
@@ -162,7 +164,7 @@ def test_a_signal_lets_the_step_finish_and_a_second_one_is_ordinary(number: sign
     try:
         with stop_on_signal(trainer):
             os.kill(os.getpid(), number)
-            assert trainer.stopping
+            assert trainer.stop_requested
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), number)
         assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler

@@ -79,13 +79,13 @@ def test_damaged_checkpoints_do_not_crowd_out_whole_ones(
 ):
     _damage(run, 4)
     _damage(run, 6)
-    take_step = Trainer._one_step
+    take_step = Trainer._train_step
 
     def step_and_stop(trainer: Trainer, batches: Batches) -> None:
         take_step(trainer, batches)
-        trainer.stopping = True
+        trainer.stop_requested = True
 
-    monkeypatch.setattr(Trainer, "_one_step", step_and_stop)
+    monkeypatch.setattr(Trainer, "_train_step", step_and_stop)
     assert velogan([*flags(run), "--train.keep", "1"])[0] == 0
     assert [path.name for path in list_checkpoints(run)] == ["000000003"]  # not the later, damaged ones
     monkeypatch.undo()

@@ -24,7 +24,7 @@ from velogan.config import Config, read_config
 from velogan.data.sets.pair import open_data
 from velogan.data.sets.sources import Folder, find_sources
 from velogan.engine.capture import CapturedStep
-from velogan.engine.step import Step
+from velogan.engine.step import Step, StepOptions
 from velogan.engine.trainer import Trainer
 from velogan.methods.base import InferenceGenerators, Method, NetworkFactory, Role, Spec, discriminator_header
 from velogan.networks.build import build_network
@@ -164,13 +164,13 @@ def test_stopped_and_continued_equals_unbroken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     expected = _answer(capsys, *_flags(tmp_path / "unbroken"))
-    take_step = Trainer._one_step
+    take_step = Trainer._train_step
 
     def step_and_stop(trainer: Trainer, batch: Any) -> None:
         take_step(trainer, batch)
-        trainer.stopping = trainer.images == 3
+        trainer.stop_requested = trainer.images == 3
 
-    monkeypatch.setattr(Trainer, "_one_step", step_and_stop)
+    monkeypatch.setattr(Trainer, "_train_step", step_and_stop)
     results = [_answer(capsys, *_flags(tmp_path / "stopped")) for _ in range(2)]
     assert [result["images_seen"] for result in results] == [3, 6]
     assert results[-1]["weights_sha256"] == expected["weights_sha256"]
@@ -182,7 +182,9 @@ def test_a_captured_step_over_two_splits_computes_the_same(tiny_config: Callable
     results = []
     for captured in (False, True):
         plain, objective, nets = build_step(config, shape=(32, 32))
-        step = Step(plain.phases, nets=nets, optimizers=plain.optimizers, check_later=True)  # pyright: ignore
+        assert isinstance(plain, Step)
+        options = StepOptions(defer_nonfinite_check=True)
+        step = Step(plain.phases, nets=nets, optimizers=plain.optimizers, options=options)
         if captured:
             step = CapturedStep(step, state=objective.state, recorder=recorder)
         for number in range(4):

@@ -16,9 +16,9 @@ FIGURES = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20)
 def test_a_tick_is_the_plain_mean_of_each_name(a: list[float], b: list[float]) -> None:
     stats = Stats()
     for value in a:
-        stats.follow({"a": torch.tensor(value)})
+        stats.on_step_end({"a": torch.tensor(value)})
     for value in b:
-        stats.follow({"b": torch.tensor([value], requires_grad=True)})
+        stats.on_step_end({"b": torch.tensor([value], requires_grad=True)})
     means = stats.tick()
     assert means == pytest.approx({"a": math.fsum(a) / len(a), "b": math.fsum(b) / len(b)}, rel=1e-9, abs=1e-9)
 
@@ -26,38 +26,38 @@ def test_a_tick_is_the_plain_mean_of_each_name(a: list[float], b: list[float]) -
 def test_a_tick_starts_afresh_and_leaves_out_names_without_figures() -> None:
     stats = Stats()
     assert stats.tick() == {}
-    stats.follow({"a": torch.tensor(1.0)})
-    stats.follow({"b": torch.tensor(5.0)})
+    stats.on_step_end({"a": torch.tensor(1.0)})
+    stats.on_step_end({"b": torch.tensor(5.0)})
     assert stats.tick() == {"a": 1.0, "b": 5.0}
-    stats.follow({"a": torch.tensor(3.0)})
+    stats.on_step_end({"a": torch.tensor(3.0)})
     assert stats.tick() == {"a": 3.0}
 
 
 def test_names_may_come_in_several_companies() -> None:
     stats = Stats()
-    stats.follow({"a": torch.tensor(1.0), "b": torch.tensor(7.0, dtype=torch.bfloat16)})
-    stats.follow({"a": torch.tensor([4.0])})
+    stats.on_step_end({"a": torch.tensor(1.0), "b": torch.tensor(7.0, dtype=torch.bfloat16)})
+    stats.on_step_end({"a": torch.tensor([4.0])})
     assert stats.tick() == {"a": 2.5, "b": 7.0}
 
 
 def test_a_figure_counts_as_it_was_when_added() -> None:
     stats, buffer = Stats(), torch.tensor(1.0)
-    stats.follow({"a": buffer})
+    stats.on_step_end({"a": buffer})
     buffer.fill_(3.0)
-    stats.follow({"a": buffer})
+    stats.on_step_end({"a": buffer})
     assert stats.tick() == {"a": 2.0}
 
 
 def test_many_small_figures_of_low_precision_do_not_drift() -> None:
     stats, value = Stats(), torch.tensor(0.1, dtype=torch.bfloat16)
     for _ in range(5000):
-        stats.follow({"a": value})
+        stats.on_step_end({"a": value})
     assert stats.tick()["a"] == pytest.approx(value.item(), rel=1e-9)
 
 
 def test_what_is_not_a_number_reaches_only_its_own_tick() -> None:
     stats = Stats()
-    stats.follow({"a": torch.tensor(float("nan"))})
+    stats.on_step_end({"a": torch.tensor(float("nan"))})
     assert math.isnan(stats.tick()["a"])
-    stats.follow({"a": torch.tensor(1.0)})
+    stats.on_step_end({"a": torch.tensor(1.0)})
     assert stats.tick() == {"a": 1.0}

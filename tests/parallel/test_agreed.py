@@ -36,13 +36,13 @@ Objective.discriminator_loss = broken
 SLOW = """
 import os, time
 from velogan.engine.trainer import Trainer
-step = Trainer._one_step
+step = Trainer._train_step
 
 def slow_step(self, batches):
     time.sleep({seconds} if os.environ["RANK"] in "{ranks}" else 0)
     step(self, batches)
 
-Trainer._one_step = slow_step
+Trainer._train_step = slow_step
 """
 
 
@@ -107,7 +107,7 @@ def test_a_killed_rank_is_named(start, flags, tmp_path: Path):
     assert codes == [1, -signal.SIGKILL]
     lost = [line for line in said[0].splitlines() if line.startswith("velogan: ")]
     assert len(lost) == 1
-    assert re.match(rf"velogan: lost rank 1 of 2 \(.*, process {job.pids[1]}\) \(.*the same command goes on", lost[0])
+    assert re.match(rf"velogan: lost rank 1 of 2 \(.*, process {job.pids[1]}\) \(.*the same command resumes", lost[0])
     assert list_checkpoints(run)
 
 
@@ -119,7 +119,7 @@ def test_a_rank_that_hangs_is_named(start, flags, tmp_path: Path):
     _, said = job.ask({"wait": job.pids[0]}), job.said_in[0].read_text()
     job.send(1, signal.SIGKILL)
     job.ask({"wait": job.pids[1]})
-    assert re.search(r"velogan: rank 0 of 2 \(.*no sign of life from rank 1 of 2 \(.*\) for [45] s; the last", said)
+    assert re.search(r"velogan: rank 0 of 2 \(.*no heartbeat from rank 1 of 2 \(.*\) for [45] s; the last", said)
 
 
 def test_a_validation_longer_than_the_timeout_ends_no_rank(start, flags, tmp_path: Path):

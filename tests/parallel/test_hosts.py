@@ -103,7 +103,7 @@ def test_two_hosts_train_and_a_cut_link_is_told_by_both(hosts: Hosts, flags, tmp
         for job in jobs:
             job.kill()
             job.communicate()
-    assert re.search(r"rank 0 of 2 .*no sign of life from rank 1 of 2 \(.*\) for \d+ s; the last checkpoint", said[0])
+    assert re.search(r"rank 0 of 2 .*no heartbeat from rank 1 of 2 \(.*\) for \d+ s; the last checkpoint", said[0])
     assert re.search(rf"rank 1 of 2 .*no answer from the rendezvous at {ADDRESSES[0]}:\d+ for \d+ s", said[1])
     assert json.loads((run / "run.json").read_text())["engines"]
 

@@ -154,13 +154,13 @@ def test_no_step_of_training_waits_for_the_device_or_takes_memory(tiny_config: C
         trainer = build_trainer(config, open_data(config.data, task=display.task, print_line=display.print_line))
     batches = trainer.loaders["train"].batches(0)
     for _ in range(EMA.EVERY):
-        trainer._one_step({"train": next(batches)})
+        trainer._train_step({"train": next(batches)})
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     try:
         torch.cuda.set_sync_debug_mode("error")
         for _ in range(2 * EMA.EVERY):
-            trainer._one_step({"train": next(batches)})
+            trainer._train_step({"train": next(batches)})
     finally:
         torch.cuda.set_sync_debug_mode("default")
         batches.close()
@@ -186,13 +186,13 @@ def test_a_captured_run_that_is_stopped_and_continued_equals_an_unbroken_one_bit
         engine={"mode": "graph", "compile": "off", "device": "cuda"},
     )
     unbroken = _train(config, tmp_path / "unbroken")
-    take_step, stops = Trainer._one_step, [6, 14]
+    take_step, stops = Trainer._train_step, [6, 14]
 
     def step_and_stop(trainer: Trainer, batch: Any) -> None:
         take_step(trainer, batch)
-        trainer.stopping = trainer.images in stops
+        trainer.stop_requested = trainer.images in stops
 
-    monkeypatch.setattr(Trainer, "_one_step", step_and_stop)
+    monkeypatch.setattr(Trainer, "_train_step", step_and_stop)
     results = [_train(config, tmp_path / "stopped") for _ in range(3)]
     assert [result.images_seen for result in results] == [6, 14, 20]
     assert results[-1].weights_sha256 == unbroken.weights_sha256

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from velogan.config import Config
 from velogan.engine.optimizers import build_optimizers
-from velogan.engine.step import Step
+from velogan.engine.step import Step, StepOptions
 from velogan.kernels.fused import Fused
 from velogan.networks.layers import InstanceNorm2d
 from velogan.training.build import build_roles
@@ -99,9 +99,7 @@ def _step(forward: Callable[[nn.Module], nn.Module]) -> _Launches:
         nets=nets,
         forward_nets={name: forward(net) for name, net in nets.items()},
         optimizers=build_optimizers(config.optimizer, phases=phases, nets=nets, fused=True),
-        autocast=torch.bfloat16,
-        channels_last=True,
-        check_later=True,
+        options=StepOptions(autocast=torch.bfloat16, channels_last=True, defer_nonfinite_check=True),
     )
     for optimizer in step.optimizers.values():  # a GPU's have no hooks
         optimizer._optimizer_step_pre_hooks.clear()

@@ -84,13 +84,13 @@ def test_stopped_and_continued_equals_unbroken(
     monkeypatch.setattr(LossScale, "PATIENCE", 4)  # steps until float16's scale is doubled
     unbroken = _train(config, tmp_path / "unbroken")
 
-    take_step, stops = Trainer._one_step, [6, 10]
+    take_step, stops = Trainer._train_step, [6, 10]
 
     def step_and_stop(trainer: Trainer, batch: Any) -> None:
         take_step(trainer, batch)
-        trainer.stopping = trainer.images in stops
+        trainer.stop_requested = trainer.images in stops
 
-    monkeypatch.setattr(Trainer, "_one_step", step_and_stop)
+    monkeypatch.setattr(Trainer, "_train_step", step_and_stop)
     results = [_train(config, tmp_path / "stopped") for _ in range(3)]
 
     assert [(result.images_seen, result.finished) for result in results] == [(6, False), (10, False), (12, True)]

@@ -6,6 +6,7 @@ The recorder is a stand-in, so that this needs no GPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,10 +43,7 @@ def _rows(config: Config, recorder: Any) -> Iterator[dict[str, float]]:
             nets=step.nets,
             forward_nets=step.forward_nets,
             optimizers=step.optimizers,
-            autocast=step.autocast,
-            channels_last=True,
-            check_later=True,
-            accumulate=step.accumulate,
+            options=replace(step.options, channels_last=True, defer_nonfinite_check=True),
         )
         step = CapturedStep(step, state=objective.state, recorder=recorder)
     random = torch.Generator().manual_seed(1)

@@ -143,7 +143,7 @@ def test_five_steps_equal_the_textbook_loop_bit_for_bit(case: str, tiny_config: 
         batch_size=size,
         seed=config.train.seed,
     )
-    trainer.run(parse_length(f"{EPOCHS} epochs", epoch=size))
+    trainer.run(parse_length(f"{EPOCHS} epochs", images_per_epoch=size))
 
     assert trainer.images == EPOCHS * size
     for role, net in nets.items():

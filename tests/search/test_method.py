@@ -170,13 +170,13 @@ def test_stopped_and_continued_equals_unbroken(
     config = search(scheme=scheme, sections=changed, **RUNS[scheme])
     monkeypatch.setattr("velogan.training.run.check_sizes", lambda *_: None)  # half of the time, and tested elsewhere
     unbroken = _train(config, tmp_path / "unbroken")
-    take_step = Trainer._one_step
+    take_step = Trainer._train_step
 
     def step_and_stop(trainer: Trainer, batch: Any) -> None:
         take_step(trainer, batch)
-        trainer.stopping = trainer.images == 2
+        trainer.stop_requested = trainer.images == 2
 
-    monkeypatch.setattr(Trainer, "_one_step", step_and_stop)
+    monkeypatch.setattr(Trainer, "_train_step", step_and_stop)
     results = [_train(config, tmp_path / "stopped") for _ in range(2)]
     assert [result.finished for result in results] == [False, True]
     assert results[-1].weights_sha256 == unbroken.weights_sha256

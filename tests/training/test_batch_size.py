@@ -119,15 +119,15 @@ def _data() -> Data:
 
 def test_all_ranks_take_the_least(monkeypatch: pytest.MonkeyPatch):
     class Two(DistributedContext):
-        def gather(self, value: Any) -> list[Any]:
+        def all_gather(self, value: Any) -> list[Any]:
             return [value, (2, "4 images did not fit")]
 
     tried = _answers(monkeypatch, lambda count: (0, {"mb": 1.0, "problem": ""}))
-    config, decisions = resolve_auto_batch_size(TINY, _data(), Two(world=2, local_world=1))
+    config, decisions = resolve_auto_batch_size(TINY, _data(), Two(world_size=2, local_world_size=1))
     assert tried == [1, 2]  # of six pictures, shared by two
     assert config.data.batch == 2
     assert [(decision.field, decision.value) for decision in decisions] == [("batch", "2")]
-    assert resolve_auto_batch_size(config, _data(), Two(world=2)) == (config, [])
+    assert resolve_auto_batch_size(config, _data(), Two(world_size=2)) == (config, [])
 
 
 def test_each_rank_tries_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch):

@@ -111,7 +111,7 @@ def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: 
 @contextmanager
 def _stop_after(seconds: float, config: Config, trainer: Trainer, *_: object) -> Iterator[None]:
     """Make training within this context stop and save after `seconds`, as after Ctrl-C."""
-    timer = threading.Timer(seconds, setattr, (trainer, "stopping", True))
+    timer = threading.Timer(seconds, setattr, (trainer, "stop_requested", True))
     timer.start()
     try:
         yield

@@ -36,7 +36,7 @@ def dry_run(config: Config, *, defaults: Config, quiet: bool) -> dict[str, Any]:
         sources = find_sources(config.data, progress=display.task("looking for pictures"))
         sides = (sources.a, sources.b)
         find_annotations(config.data, sides)  # raises ValueError if annotations are missing
-        length = parse_length(config.train.length, epoch=max(len(side.train.names) for side in sides))
+        length = parse_length(config.train.length, images_per_epoch=max(len(side.train.names) for side in sides))
         channels = [look_at_channels(side, config.data) for side in sides]
         real, decisions = fit_to_data(config, channels, [config.data.crop] if config.data.crop else [])
         if config.data.labels_a or config.data.labels_b:
@@ -53,7 +53,9 @@ def dry_run(config: Config, *, defaults: Config, quiet: bool) -> dict[str, Any]:
         "config": config.model_dump(mode="json"),
     }
     if not quiet:
-        epochs = "" if images is None else f" ({images / length.epoch:.3g} epochs of {length.epoch:,})"
+        epochs = (
+            "" if images is None else f" ({images / length.images_per_epoch:.3g} epochs of {length.images_per_epoch:,})"
+        )
         print("\n".join(_lines(result, epochs=epochs, length=config.train.length)))
         for name, (value, default) in differences(config, defaults).items():
             print(f"  {name}: {value}   (default: {default})")

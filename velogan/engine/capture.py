@@ -1,44 +1,38 @@
-"""The captured step: recorded once, then replayed over the same memory.
+"""Capture of a step: recorded once, then replayed over the same memory.
 
-There is one recording for each kind of work after the phases. With it the host launches one graph per step instead of
-some thousands of kernels.
+The host then launches one graph per step instead of some thousands of kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from velogan.engine.optimizers import make_capturable
-from velogan.engine.step import After, Step
+from velogan.engine.step import PostStepHook, Step
 from velogan.types import Batch
 
 WARM_UPS = 3
-"""Runs before a recording. In them libraries choose algorithms, compilers compile and optimizers make their moments."""
+"""Runs before a recording: libraries choose algorithms, compilers compile, and optimizers allocate their moments."""
 
 Losses = dict[str, Tensor]
 
 
-class Recorder(Protocol):
-    """Records work on a device. `CudaRecorder` is the only one; tests use another."""
-
-    def record(self, work: Callable[[], Losses]) -> tuple[Losses, Callable[[], None]]:
-        """Run `work` a few times and record it. Return its tensors, and a function that replays into them."""
-        ...
+Recorder = Callable[[Callable[[], Losses]], tuple[Losses, Callable[[], None]]]
+"""Runs a function a few times and records it; returns its tensors, and a function that replays into them."""
 
 
 class CudaRecorder:
-    """Records CUDA graphs. They share one pool of memory, since no two of them run at once."""
+    """A `Recorder` of CUDA graphs. They share one pool of memory, since no two of them run at once."""
 
     def __init__(self, device: torch.device):
         self.device = device
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
 
-    def record(self, work: Callable[[], Losses]) -> tuple[Losses, Callable[[], None]]:
+    def __call__(self, work: Callable[[], Losses]) -> tuple[Losses, Callable[[], None]]:
         """Run `work` on a side stream, then capture it there."""
         with torch.cuda.device(self.device):
             self._stream.wait_stream(torch.cuda.current_stream())
@@ -47,44 +41,48 @@ class CudaRecorder:
                     work()
             torch.cuda.current_stream().wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            # other threads may go on: only work on this stream is captured
-            mode = "thread_local"
+            mode = "thread_local"  # other threads may use the device meanwhile: only this stream is captured
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
                 losses = work()
         return losses, graph.replay
 
 
 class CapturedStep:
-    """`step`, recorded by `recorder` and replayed.
+    """Replays `step`, recorded by `recorder` once for each combination of post-step hooks.
 
-    Batches, from the device or the host, are copied into the tensors that the recordings read. ValueError if a batch
-    has other shapes or types than the first one. Each step overwrites the losses that the step before returned.
+    Batches, on the device or the host, are copied into the tensors that the recordings read. Each step overwrites the
+    losses that the previous one returned.
 
     A recording runs the step several times. Then it restores, in place, all that a step changes: weights, buffers,
-    moments, the objective's `state`, the work after the phases, and random numbers. So every training step is a replay,
-    and a continued run, which records again, computes the same as an unbroken one. Load weights and moments before the
-    first step.
+    moments, the objective's `state`, the hooks' tensors, and random numbers. So every training step is a replay, and a
+    resumed run, which records again, computes the same as an unbroken one. Load weights and moments before the first
+    step.
     """
 
     def __init__(self, step: Step, *, state: nn.Module, recorder: Recorder):
-        assert step.latch is not None, "only a step with check_later can be captured: others wait for the device"
+        assert step.latch is not None, "capture needs defer_nonfinite_check: other steps wait for the device"
         self.step, self.state, self.recorder = step, state, recorder
         self.latch, self.scale = step.latch, step.scale
         self.nets, self.optimizers = step.nets, step.optimizers
         make_capturable(self.optimizers)
         self._inputs: dict[str, Batch] = {}
         self._number = torch.zeros_like(self.latch.number)
-        self._after: list[After] = []  # every one given so far
-        self._recordings: dict[tuple[After, ...], tuple[Losses, Callable[[], None]]] = {}
+        self._hooks: list[PostStepHook] = []  # all of the recordings
+        self._recordings: dict[tuple[PostStepHook, ...], tuple[Losses, Callable[[], None]]] = {}
 
-    def __call__(self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()) -> Losses:
-        """Run step `number`, then `after`; return `phase/term` scalars that the next step overwrites."""
+    def __call__(
+        self, batches: Mapping[str, Batch], *, number: int = 0, post_step_hooks: Sequence[PostStepHook] = ()
+    ) -> Losses:
+        """Run step `number`, then the hooks. Return `phase/term` scalars, which the next step overwrites.
+
+        Raises ValueError if a batch has other shapes or types than the first one.
+        """
         for split, batch in batches.items():
-            self._take(split, batch)
+            self._copy_inputs(split, batch)
         self._number.fill_(number)
-        if (key := tuple(after)) not in self._recordings:
-            self._after += [one for one in after if one not in self._after]
-            self._recordings[key] = self._record(after)
+        if (key := tuple(post_step_hooks)) not in self._recordings:
+            self._hooks += [hook for hook in post_step_hooks if hook not in self._hooks]
+            self._recordings[key] = self._record(post_step_hooks)
         losses, replay = self._recordings[key]
         replay()
         return losses
@@ -93,43 +91,43 @@ class CapturedStep:
         """See `Step.check`."""
         self.step.check()
 
-    def _take(self, split: str, batch: Batch) -> None:
+    def _copy_inputs(self, split: str, batch: Batch) -> None:
         if split not in self._inputs:
             self._inputs[split] = {name: value.to(self._number.device, copy=True) for name, value in batch.items()}
             return
         inputs = self._inputs[split]
         if _signature(batch) != _signature(inputs):
             raise ValueError(
-                f"a captured step needs batches of one shape and type, but {_described(inputs)} is followed by "
-                f"{_described(batch)}: set engine.mode=eager, or a data.preprocess that crops"
+                f"a captured step needs batches of one shape and type, but {_describe(inputs)} is followed by "
+                f"{_describe(batch)}: set engine.mode=eager, or a data.preprocess that crops"
             )
         for name, value in batch.items():
             inputs[name].copy_(value, non_blocking=True)
 
-    def _record(self, after: Sequence[After]) -> tuple[Losses, Callable[[], None]]:
-        before = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in self._changed()]
+    def _record(self, hooks: Sequence[PostStepHook]) -> tuple[Losses, Callable[[], None]]:
+        before = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in self._mutable_tensors()]
         device = self._number.device
         with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type=device.type):
-            recording = self.recorder.record(lambda: self.step(self._inputs, number=self._number, after=after))
-        known = {id(tensor) for tensor, _ in before}
+            recording = self.recorder(lambda: self.step(self._inputs, number=self._number, post_step_hooks=hooks))
+        restored = {id(tensor) for tensor, _ in before}
         with torch.no_grad():
             for tensor, value in before:
                 tensor.copy_(value)
-            for tensor in self._changed():
-                if id(tensor) not in known:  # the first update made it, as zeros
+            for tensor in self._mutable_tensors():
+                if id(tensor) not in restored:  # created by the first update, as zeros
                     tensor.zero_()
         return recording
 
-    def _changed(self) -> Iterator[Tensor]:
+    def _mutable_tensors(self) -> Iterator[Tensor]:
         """Yield every tensor that a step changes."""
         for net in self.step.nets.values():
             yield from net.parameters()
             yield from net.buffers()
         yield from self.state.buffers()
-        yield from self.latch.tensors()
-        yield from self.scale.tensors() if self.scale is not None else ()
-        for one in self._after:
-            yield from one.tensors()
+        yield from self.latch.state_tensors()
+        yield from self.scale.state_tensors() if self.scale is not None else ()
+        for hook in self._hooks:
+            yield from hook.state_tensors()
         for optimizer in self.optimizers.values():
             for moments in optimizer.state.values():
                 yield from (value for value in moments.values() if torch.is_tensor(value))
@@ -139,5 +137,5 @@ def _signature(batch: Batch) -> dict[str, tuple[torch.Size, torch.dtype]]:
     return {name: (value.shape, value.dtype) for name, value in batch.items()}
 
 
-def _described(batch: Batch) -> str:
-    return ", ".join(f"{k} {tuple(v.shape)} {str(v.dtype).removeprefix('torch.')}" for k, v in batch.items())
+def _describe(batch: Batch) -> str:
+    return ", ".join(f"{name} {tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for name, x in batch.items())

@@ -24,12 +24,17 @@ class Span:
     def __str__(self) -> str:
         return f"{np.format_float_positional(self.amount, trim='-')} {self.unit}"  # never as 1e+06 or 1e-05
 
-    def passed(self, *, images: int, seconds: float, progress: float, epoch: int) -> float:
+    def passed(self, *, images: int, seconds: float, progress: float, images_per_epoch: int) -> float:
         """How many spans have passed, with the fraction of the next, in a run that saw `images` in `seconds`.
 
         `progress` is the share of the run that is done, in [0, 1]; `epoch` is the number of images in an epoch.
         """
-        now = {"images": images, "epochs": images / epoch, "percent": 100 * progress, "minutes": seconds / 60}
+        now = {
+            "images": images,
+            "epochs": images / images_per_epoch,
+            "percent": 100 * progress,
+            "minutes": seconds / 60,
+        }
         return now[self.unit] / self.amount
 
 
@@ -43,7 +48,7 @@ class Length:
     """
 
     span: Span
-    epoch: int
+    images_per_epoch: int
     reserved: float = 0.0
 
     @property
@@ -54,7 +59,7 @@ class Length:
     @property
     def total(self) -> int | None:
         """The length in images, at least 1; None for a length in minutes."""
-        scale = {"images": 1, "epochs": self.epoch}.get(self.span.unit)
+        scale = {"images": 1, "epochs": self.images_per_epoch}.get(self.span.unit)
         return None if scale is None else max(1, round(self.span.amount * scale))
 
     @property
@@ -70,7 +75,7 @@ class Length:
         """Whether it is known beforehand that the run ends before `span` has passed."""
         whole = {"percent": 100.0, self.span.unit: self.span.amount}
         if self.total is not None:
-            whole |= {"images": self.total, "epochs": self.total / self.epoch}
+            whole |= {"images": self.total, "epochs": self.total / self.images_per_epoch}
         return span.unit in whole and span.amount > whole[span.unit]
 
     def progress(self, images: int, seconds: float) -> float:
@@ -83,15 +88,17 @@ class Length:
         """The current tick, counted from 1: whole ticks passed, plus one."""
         if self.total is None:
             return 1 + int(self.progress(images, seconds) * self.ticks)
-        return 1 + (images // self.epoch if self.span.unit == "epochs" else images * self.ticks // self.total)
+        return 1 + (
+            images // self.images_per_epoch if self.span.unit == "epochs" else images * self.ticks // self.total
+        )
 
 
-def parse_length(text: str, *, epoch: int) -> Length:
+def parse_length(text: str, *, images_per_epoch: int) -> Length:
     """A run's length; `epoch` is in images. ValueError for a percentage."""
     span = parse_span(text)
     if span.unit == "percent":
         raise ValueError(f"train.length={text} cannot be a percentage: give epochs, images or minutes")
-    return Length(span, epoch)
+    return Length(span, images_per_epoch)
 
 
 def parse_span(text: str) -> Span:

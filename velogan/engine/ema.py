@@ -13,9 +13,9 @@ from torch import Tensor, nn
 class EMA:
     """Averaged copies of `nets`, with a half-life in images.
 
-    The half-life grows with the run to at most `half_life` images: the share `rampup` of the images seen (as in the
-    code of Karras et al. 2020, ADA). To save time it is updated only after every `EVERY`-th step, with the decay of
-    all steps since the last update: first `weigh`, then `follow`.
+    The half-life is the share `rampup` of the images seen, at most `half_life` (as in the code of Karras et al. 2020,
+    ADA). To save time the averages are updated only every `EVERY` steps, with the decay of all steps since the last
+    update: first `set_decay`, then `on_step_end`.
     """
 
     EVERY = 8
@@ -24,25 +24,25 @@ class EMA:
         self.nets = {role: copy.deepcopy(net).eval().requires_grad_(False) for role, net in nets.items()}
         self.half_life, self.rampup = half_life, rampup
         self._updated = 0
-        self._theirs = list(_tensors(nets))
-        self._weight = torch.zeros((), device=self._theirs[0].device)
+        self._sources = list(_tensors(nets))
+        self._update_weight = torch.zeros((), device=self._sources[0].device)
 
-    def weigh(self, images: int) -> None:
+    def set_decay(self, images: int) -> None:
         """Set the decay of the next update, for a step after which `images` are seen."""
         half_life = max(1.0, min(self.half_life, self.rampup * images))
-        self._weight.fill_(1 - 0.5 ** ((images - self._updated) / half_life))
+        self._update_weight.fill_(1 - 0.5 ** ((images - self._updated) / half_life))
         self._updated = images
 
     @torch.no_grad()
-    def follow(self, losses: Mapping[str, Tensor]) -> None:
+    def on_step_end(self, losses: Mapping[str, Tensor]) -> None:
         """Update the averages: average the weights, copy the buffers. `losses` are not used."""
-        for mine, theirs in zip(self.tensors(), self._theirs):
-            if isinstance(theirs, nn.Parameter):
-                mine.lerp_(theirs, self._weight)
+        for average, source in zip(self.state_tensors(), self._sources):
+            if isinstance(source, nn.Parameter):
+                average.lerp_(source, self._update_weight)
             else:
-                mine.copy_(theirs)
+                average.copy_(source)
 
-    def tensors(self) -> Iterator[Tensor]:
+    def state_tensors(self) -> Iterator[Tensor]:
         """Return the averages."""
         return _tensors(self.nets)
 

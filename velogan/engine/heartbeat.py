@@ -1,7 +1,7 @@
-"""Signs of life between the processes of one run, so that a wait for a lost one ends with its name.
+"""Heartbeats between the ranks of one run: a wait for a lost rank ends with a message that names it.
 
-The timeout of torch's process group does not replace it: it ends the ranks that wait while the first one validates for
-longer, and its messages name no rank.
+The timeout of torch's process group does not replace it: that also ends ranks that wait while rank 0 validates, and its
+messages name no rank.
 """
 
 from __future__ import annotations
@@ -11,32 +11,35 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
 PERIOD_S = 0.5
-"""How often a process gives a sign of life."""
+"""Interval of heartbeats."""
 
-QUIET_S = 3.0
-"""When an exchange fails, who gives no sign for so long is named as the lost one."""
+SILENCE_S = 3.0
+"""After a failed exchange, ranks without a heartbeat for this long are reported as lost."""
 
-GO_ON = "the last checkpoint is kept, and the same command goes on from it"
-"""What a user can do then."""
+RESUME_HINT = "the last checkpoint is kept, and the same command resumes from it"
 
 _T = TypeVar("_T")
 
-_ANSWER_S = 5.0
-"""How long a failing process waits to learn whether another one has told already."""
+_STORE_TIMEOUT_S = 5.0
+"""How long a call of the store may take."""
 
 
 class Heartbeat:
-    """Counts up in the rendezvous' `store`, and monitors that the next rank does so and that the store answers.
+    """Increments a counter in the rendezvous' `store`, and monitors the next rank's counter.
 
     A collective may block for hours while rank 0 validates; the heartbeat tells a slow peer from a dead one. After
-    `process_timeout` seconds without a sign it calls `lost` with a sentence. By default that ends this process, because
-    a blocked collective cannot be interrupted. Its threads only wait for the network.
+    `process_timeout` seconds without a heartbeat, or without an answer of the store, it calls `on_lost` with a message.
+    By default that ends this process, because a blocked collective cannot be interrupted.
+
+    location: host and process of this rank, for messages
+    address: that of the rendezvous, for messages
     """
 
     def __init__(
@@ -44,20 +47,20 @@ class Heartbeat:
         store: Store,
         *,
         rank: int,
-        world: int,
-        where: str,
+        world_size: int,
+        location: str,
         address: str,
         process_timeout: float,
-        lost: Callable[[str], None] | None = None,
+        on_lost: Callable[[str], None] | None = None,
     ):
-        self.rank, self.world, self.address, self.process_timeout = rank, world, address, process_timeout
-        # a call that hangs blocks its own connection only
-        self._beats, self._tells = store.clone(), store.clone()  # pyright: ignore[reportAttributeAccessIssue]
-        self._lost = lost or self._end
-        self._next, self._names = (rank + 1) % world, {rank: where}
-        self._tells.set(f"velogan/where/{rank}", where)
+        self.rank, self.world_size, self.address, self.process_timeout = rank, world_size, address, process_timeout
+        # a call that hangs blocks only its own connection
+        self._counters, self._messages = store.clone(), store.clone()  # pyright: ignore[reportAttributeAccessIssue]
+        self._on_lost = on_lost or self._end_process
+        self._next_rank, self._locations = (rank + 1) % world_size, {rank: location}
+        self._messages.set(f"velogan/location/{rank}", location)
         self._closed = threading.Event()
-        self._answered = self._seen = time.monotonic()
+        self._last_answer = self._last_beat = time.monotonic()  # of the store; of the next rank
         self._threads = [
             threading.Thread(target=work, name="velogan-heartbeat", daemon=True) for work in (self._beat, self._watch)
         ]
@@ -67,81 +70,79 @@ class Heartbeat:
     def close(self) -> None:
         """Stop sending and monitoring heartbeats.
 
-        A thread that returns from the store while Python ends would abort the process, with its work done. So both
-        threads are waited for; one that gets no answer never returns.
+        Waits for both threads: one that returns from the store while Python exits would abort the process. A thread
+        that gets no answer never returns.
         """
         self._closed.set()
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(_ANSWER_S)
+                thread.join(_STORE_TIMEOUT_S)
 
     def claim_error_report(self) -> bool:
-        """Return True for the first process that asks: only that one prints the reason why the run ends."""
-        return self._call_with_timeout(lambda: self._tells.add("velogan/told", 1)) in (1, None)
+        """Return True for the first rank that asks: only that one prints the reason why the run ends."""
+        return self._call_with_timeout(lambda: self._messages.add("velogan/reported", 1)) in (1, None)
 
     def unresponsive_ranks(self) -> str:
-        """Name the processes that give no sign of life now; empty if all do."""
+        """Describe the ranks that send no heartbeat now; empty if all do."""
         before = self._call_with_timeout(self._counts)
-        time.sleep(QUIET_S)
+        time.sleep(SILENCE_S)
         after = self._call_with_timeout(self._counts)
         if before is None or after is None:
-            return self._store_lost(_ANSWER_S)
-        return " and ".join(self.describe(rank) for rank in range(self.world) if before[rank] == after[rank])
+            return self._describe_lost_store(_STORE_TIMEOUT_S)
+        return " and ".join(self.describe(rank) for rank in range(self.world_size) if before[rank] == after[rank])
 
     def describe(self, rank: int) -> str:
-        """Name a rank with its host and process if these are known."""
-        if rank not in self._names:
-            found = self._call_with_timeout(lambda: self._tells.get(f"velogan/where/{rank}").decode())
-            self._names[rank] = found or "host unknown"
-        return f"rank {rank} of {self.world} ({self._names[rank]})"
+        """Return the name of a rank, with its host and process if these are known."""
+        if rank not in self._locations:
+            location = self._call_with_timeout(lambda: self._messages.get(f"velogan/location/{rank}").decode())
+            self._locations[rank] = location or "host unknown"
+        return f"rank {rank} of {self.world_size} ({self._locations[rank]})"
 
     def _counts(self) -> list[int]:
-        return [self._tells.add(f"velogan/beat/{rank}", 0) for rank in range(self.world)]
+        return [self._messages.add(f"velogan/beat/{rank}", 0) for rank in range(self.world_size)]
 
     def _beat(self) -> None:
-        before = -1
+        previous_count = -1
         while not self._closed.wait(PERIOD_S):
             try:
-                self._beats.add(f"velogan/beat/{self.rank}", 1)
-                count = self._beats.add(f"velogan/beat/{self._next}", 0)
-            except RuntimeError:  # `_watch` sees that nothing answers
+                self._counters.add(f"velogan/beat/{self.rank}", 1)
+                count = self._counters.add(f"velogan/beat/{self._next_rank}", 0)
+            except RuntimeError:  # `_watch` notices that nothing answers
                 continue
             now = time.monotonic()
-            if count != before:
-                before, self._seen = count, now
-            self._answered = now
+            if count != previous_count:
+                previous_count, self._last_beat = count, now
+            self._last_answer = now
 
     def _watch(self) -> None:
-        self.describe(self._next)  # while it can be asked
+        self.describe(self._next_rank)  # while the store still answers
         while not self._closed.wait(PERIOD_S):
             now = time.monotonic()
-            if now - self._answered > self.process_timeout:
-                self._lost(self._store_lost(now - self._answered))
-            # while nothing answers nobody knows whether the next rank lives: only time with answers counts against it
-            elif (silent := self._answered - self._seen) > self.process_timeout:
-                self._lost(f"no sign of life from {self.describe(self._next)} for {silent:.0f} s")
+            if now - self._last_answer > self.process_timeout:
+                self._on_lost(self._describe_lost_store(now - self._last_answer))
+            # without answers the next rank may well be alive: only time with answers counts against it
+            elif (silence := self._last_answer - self._last_beat) > self.process_timeout:
+                self._on_lost(f"no heartbeat from {self.describe(self._next_rank)} for {silence:.0f} s")
 
-    def _store_lost(self, seconds: float) -> str:
-        return f"no answer from the rendezvous at {self.address} for {seconds:.0f} s: its host, or the link, is lost"
+    def _describe_lost_store(self, seconds: float) -> str:
+        return f"no answer from the rendezvous at {self.address} for {seconds:.0f} s: its host or the link is lost"
 
-    def _end(self, text: str) -> None:
+    def _end_process(self, message: str) -> None:
         if self._closed.is_set():
             return
         if self.claim_error_report():
-            print(f"velogan: {self.describe(self.rank)}: {text}; {GO_ON}", file=sys.stderr, flush=True)
+            print(f"velogan: {self.describe(self.rank)}: {message}; {RESUME_HINT}", file=sys.stderr, flush=True)
         os._exit(1)
 
-    def _call_with_timeout(self, question: Callable[[], _T]) -> _T | None:
-        """Return the store's answer; None if it gives none soon."""
-        answers: list[_T] = []
+    def _call_with_timeout(self, request: Callable[[], _T]) -> _T | None:
+        """Return the result of `request` to the store; None if it fails or takes too long."""
+        results: list[_T] = []
 
-        def ask() -> None:
-            try:
-                answers.append(question())
-            except RuntimeError:
-                return
+        def call() -> None:
+            with suppress(RuntimeError):
+                results.append(request())
 
-        thread = threading.Thread(target=ask, name="velogan-ask", daemon=True)
+        thread = threading.Thread(target=call, name="velogan-store", daemon=True)
         thread.start()
-        thread.join(_ANSWER_S)
-        return answers[0] if answers else None
+        thread.join(_STORE_TIMEOUT_S)
+        return results[0] if results else None

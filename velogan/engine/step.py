@@ -1,4 +1,4 @@
-"""One step: loss, backward pass and update of each phase, in order, then the work after them.
+"""One training step: loss, backward pass and update of each phase, in order, then the post-step hooks.
 
 This is the readable form; the fast paths must compute the same.
 """
@@ -15,55 +15,67 @@ from torch.profiler import record_function
 
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.loss_scale import LossScale
-from velogan.engine.nonfinite import Latch, NonFiniteError, broken_names, finite_flags
+from velogan.engine.nonfinite import NonFiniteError, NonFiniteLatch, finite_flags, nonfinite_names
 from velogan.engine.optimizers import optimizers_of
-from velogan.objectives.base import BranchRunner, LossOutput, Phase, PhaseCache, use_branch_runner
-from velogan.types import Batch, Nets
+from velogan.objectives.base import BranchRunner, LossOutput, Phase, use_branch_runner
+from velogan.types import Batch
 
 
-class After(Protocol):
+class PostStepHook(Protocol):
     """Work on the device after the phases of a step, without waiting for it: statistics, averages of weights."""
 
-    def follow(self, losses: Mapping[str, Tensor]) -> None:
+    def on_step_end(self, losses: Mapping[str, Tensor]) -> None:
         """Process the step's `phase/term` scalars, which the next step may overwrite."""
         ...
 
-    def tensors(self) -> Iterable[Tensor]:
-        """Return every tensor that `follow` changes. Tensors that `follow` adds start as zeros."""
+    def state_tensors(self) -> Iterable[Tensor]:
+        """Return every tensor that `on_step_end` changes. Tensors that `on_step_end` adds start as zeros."""
         ...
 
 
 @dataclass
-class Portion:
-    """A part of a split's batch, and what earlier phases of the step handed on for it."""
+class Microbatch:
+    """One of the equal parts of a split's batch, and the phase cache of this part."""
 
     batch: Batch
     cache: dict[str, Tensor] = field(default_factory=dict)
 
-    def hand_on(self, out: LossOutput) -> None:
-        self.cache |= {name: value.detach() for name, value in out.cache.items()}
+    def update_cache(self, output: LossOutput) -> None:
+        self.cache |= {name: value.detach() for name, value in output.cache.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """How a step computes.
+
+    autocast: type of convolutions; weights, losses and updates stay float32. None: float32
+    channels_last: memory format of images
+    accumulate: number of equal microbatches of a batch; an update follows the mean of their gradients, in the memory
+        of one. Each has its own cache from phase to phase
+    scale: multiply the losses of backward passes; phases whose gradients overflow are not updated, which is no error
+    defer_nonfinite_check: never wait for the device (fused optimizers only): after the first non-finite phase weights
+        and moments no longer change, and `Step.check` raises the error
+    branch_runner: runs the independent branches of a loss; None: one after the other
+    """
+
+    autocast: torch.dtype | None = None
+    channels_last: bool = False
+    accumulate: int = 1
+    scale: LossScale | None = None
+    defer_nonfinite_check: bool = False
+    branch_runner: BranchRunner | None = None
 
 
 class Step:
     """Runs `phases` on batches by split.
 
     `nets` hold the weights. The losses call `forward_nets`: the same networks, or faster equivalents over the same
-    weights. With `autocast`, convolutions run in that type; weights, losses and updates stay float32. `prepare` holds a
-    function by split: it turns the loader's data into the batch for the losses (crop, flip, normalise), on the device.
-    Splits without one have ready batches. `channels_last` is the memory layout of images. `runner` runs the independent
-    parts of a loss; without it they run in order.
+    weights. `prepare[split]` turns the loader's data into the batch for the losses (crop, flip, normalise), on the
+    device; batches of other splits are ready. With several ranks, gradients and loss terms are means over all of them,
+    whose batches should be of one size.
 
-    With `accumulate` N a batch is computed in N equal parts, one after the other, and a phase's update follows the mean
-    of their gradients: the memory is that of one part. Each part has its own cache from phase to phase.
-
-    With several `ranks` gradients and terms are the means over all of them, whose batches should be of one size.
-
-    With a `scale`, gradients are those of the scaled loss, divided by it before anything looks at them. Where they
-    overflow, the phase's update is left out, which is no break.
-
-    Before an update, the phase's loss terms and gradients are checked: if one is not finite, the step ends with a
-    NonFiniteError. With `check_later` (fused optimizers only) nothing waits for the device: after the first broken
-    phase weights and moments no longer change, and `check` raises the error.
+    Before an update, the phase's loss terms and gradients are checked: if one is not finite, the step raises
+    NonFiniteError.
     """
 
     def __init__(
@@ -73,115 +85,107 @@ class Step:
         nets: Mapping[str, nn.Module],
         optimizers: Mapping[str, torch.optim.Optimizer],
         forward_nets: Mapping[str, nn.Module] | None = None,
-        autocast: torch.dtype | None = None,
-        channels_last: bool = False,
-        check_later: bool = False,
-        runner: BranchRunner | None = None,
         prepare: Mapping[str, Callable[[Batch], Batch]] | None = None,
-        accumulate: int = 1,
-        scale: LossScale | None = None,
         distributed: DistributedContext | None = None,
+        options: StepOptions | None = None,
     ):
-        self.distributed = distributed or DistributedContext()
-        self.phases = list(phases)
-        self.nets = nets
-        self.forward_nets = forward_nets or nets
-        self.optimizers = optimizers
-        self.autocast = autocast
-        self.layout = torch.channels_last if channels_last else torch.contiguous_format
-        self.runner, self.prepare, self.accumulate, self.scale = runner, prepare or {}, accumulate, scale
-        self.latch: Latch | None = None
-        if check_later:
-            self.latch = Latch(next(parameter.device for net in nets.values() for parameter in net.parameters()))
+        self.phases, self.nets, self.optimizers = list(phases), nets, optimizers
+        self.forward_nets, self.prepare = forward_nets or nets, prepare or {}
+        self.distributed, self.options = distributed or DistributedContext(), options or StepOptions()
+        self.scale = self.options.scale
+        self.latch: NonFiniteLatch | None = None
+        if self.options.defer_nonfinite_check:
+            self.latch = NonFiniteLatch(next(weight.device for net in nets.values() for weight in net.parameters()))
             for optimizer in optimizers.values():
-                skips = self.latch.broken if scale is None else scale.skips
-                optimizer.found_inf = skips  # pyright: ignore[reportAttributeAccessIssue]
+                skip = self.latch.is_set if self.scale is None else self.scale.skip
+                optimizer.found_inf = skip  # pyright: ignore[reportAttributeAccessIssue]
 
     def __call__(
-        self, batches: Mapping[str, Batch], *, number: int | Tensor = 0, after: Sequence[After] = ()
+        self, batches: Mapping[str, Batch], *, number: int | Tensor = 0, post_step_hooks: Sequence[PostStepHook] = ()
     ) -> dict[str, Tensor]:
-        """Run step `number`, then `after`. With `check_later` the number may be on the device.
+        """Run step `number`, then the hooks. With a deferred check the number may be on the device.
 
         Returns `phase/term` scalars, detached, without waiting for the device.
         """
-        parts = {split: self.portions(split, batch) for split, batch in batches.items()}
+        microbatches = {split: self.split_into_microbatches(split, batch) for split, batch in batches.items()}
         losses: dict[str, Tensor] = {}
         for phase in self.phases:
             with record_function(phase.name):
-                local_terms = self.gradients(phase, parts[phase.split])
+                local_terms = self.gradients(phase, microbatches[phase.split])
                 terms = self.distributed.all_reduce_gradients(self.parameters(phase), local_terms)
                 losses |= self.update(phase, terms, number=number)
         if self.scale is not None:
             self.scale.adapt()
-        for one in after:
-            one.follow(losses)
+        for hook in post_step_hooks:
+            hook.on_step_end(losses)
         return losses
 
     def check(self) -> None:
-        """With `check_later`, wait for the device. Raises NonFiniteError if a step since the start was broken."""
+        """With a deferred check, wait for the device. Raises NonFiniteError if a step since the start was broken."""
         if self.latch is not None:
             self.latch.check()
 
-    def portions(self, split: str, batch: Batch) -> list[Portion]:
-        """Prepare the batch of a split and divide it into the parts of gradient accumulation."""
-        whole = self.laid_out(self.prepare[split](batch) if split in self.prepare else batch)
-        if self.accumulate == 1:
-            return [Portion(whole)]
-        cut = {name: value.chunk(self.accumulate, 1 if name == "uniform" else 0) for name, value in whole.items()}
-        return [Portion({name: pieces[number] for name, pieces in cut.items()}) for number in range(self.accumulate)]
+    def split_into_microbatches(self, split: str, batch: Batch) -> list[Microbatch]:
+        """Prepare the batch of a split, convert it to the memory format, and divide it."""
+        batch = self.to_memory_format(self.prepare[split](batch) if split in self.prepare else batch)
+        count = self.options.accumulate
+        if count == 1:
+            return [Microbatch(batch)]
+        chunks = {name: value.chunk(count, 1 if name == "uniform" else 0) for name, value in batch.items()}
+        return [Microbatch({name: parts[index] for name, parts in chunks.items()}) for index in range(count)]
 
-    def laid_out(self, batch: Batch) -> Batch:
+    def to_memory_format(self, batch: Batch) -> Batch:
         """Return `batch` with its images in the memory format of the networks."""
-        return {k: v.contiguous(memory_format=self.layout) if v.ndim == 4 else v for k, v in batch.items()}
+        layout = torch.channels_last if self.options.channels_last else torch.contiguous_format
+        return {name: x.contiguous(memory_format=layout) if x.ndim == 4 else x for name, x in batch.items()}
 
     def parameters(self, phase: Phase) -> list[nn.Parameter]:
         """Return the parameters that the phase updates."""
         groups = (group for optimizer in optimizers_of(phase, self.optimizers) for group in optimizer.param_groups)
         return [parameter for group in groups for parameter in group["params"]]
 
+    def gradients(self, phase: Phase, microbatches: Sequence[Microbatch]) -> dict[str, Tensor]:
+        """Leave the mean of the microbatches' gradients in the phase's networks, and no other gradients.
+
+        Returns the means of their loss terms, detached, and updates their caches.
+        """
+        for optimizer in optimizers_of(phase, self.optimizers):
+            optimizer.zero_grad(set_to_none=True)
+        count, sums = len(microbatches), dict[str, Tensor]()
+        for microbatch in microbatches:
+            output = self._loss(phase, microbatch)
+            loss = output.loss if count == 1 else output.loss / count
+            (loss if self.scale is None else loss * self.scale.factor).backward()
+            for name, value in {**output.logged, "total": output.loss}.items():
+                sums[name] = sums[name] + value.detach() if name in sums else value.detach()
+            microbatch.update_cache(output)
+        return sums if count == 1 else {name: value / count for name, value in sums.items()}
+
+    def _loss(self, phase: Phase, microbatch: Microbatch) -> LossOutput:
+        for role, net in self.nets.items():
+            net.requires_grad_(role in phase.trains)
+        device, dtype = next(iter(microbatch.batch.values())).device.type, self.options.autocast
+        autocast = torch.autocast(device, dtype=dtype, enabled=dtype is not None)
+        with autocast, use_branch_runner(self.options.branch_runner):
+            return phase.loss(self.forward_nets, microbatch.batch, microbatch.cache)
+
     def update(self, phase: Phase, terms: dict[str, Tensor], *, number: int | Tensor) -> dict[str, Tensor]:
-        """Check the phase's gradients and `terms`, and update its networks; returns the terms as `phase/term`."""
+        """Check the phase's gradients and `terms`, and update its networks; return the terms as `phase/term`."""
         parameters = self.parameters(phase)
         if self.scale is not None:
             self.scale.unscale(parameters)
         flags = finite_flags(terms.values(), parameters)
         if self.scale is not None:
-            flags = self.scale.see(flags)
+            flags = self.scale.check_overflow(flags)
         names = [*terms, "gradients"]
         if self.latch is not None:
-            self.latch.see(phase.name, names, flags, number=number)
+            self.latch.record(phase.name, names, flags, number=number)
             if self.scale is not None:
-                self.scale.skips.copy_(torch.maximum(self.scale.skips, self.latch.broken))
+                self.scale.skip.copy_(torch.maximum(self.scale.skip, self.latch.is_set))
         elif not flags.all():
-            raise NonFiniteError(phase.name, broken_names(names, flags), number=int(number))
-        left_out = self.latch is None and self.scale is not None and bool(self.scale.skips)
-        for optimizer in () if left_out else optimizers_of(phase, self.optimizers):
-            optimizer.step()
+            raise NonFiniteError(phase.name, nonfinite_names(names, flags), number=int(number))
+        # with a latch the optimizers read `skip` themselves, on the device
+        if self.latch is not None or self.scale is None or not self.scale.skip:
+            for optimizer in optimizers_of(phase, self.optimizers):
+                optimizer.step()
         return {f"{phase.name}/{name}": value for name, value in terms.items()}
-
-    def gradients(self, phase: Phase, parts: Sequence[Portion]) -> dict[str, Tensor]:
-        """Leave the mean of the parts' gradients in the networks, and no others.
-
-        Returns the means of their terms, detached; the parts then hold what they hand on.
-        """
-        for optimizer in optimizers_of(phase, self.optimizers):
-            optimizer.zero_grad(set_to_none=True)
-        sums: dict[str, Tensor] = {}
-        for part in parts:
-            out = self._loss(phase, self.forward_nets, batch=part.batch, cache=part.cache)
-            total = out.loss if len(parts) == 1 else out.loss / len(parts)
-            (total if self.scale is None else total * self.scale.factor).backward()
-            for name, value in {**out.logged, "total": out.loss}.items():
-                sums[name] = sums[name] + value.detach() if name in sums else value.detach()
-            part.hand_on(out)
-        if len(parts) > 1:
-            sums = {name: value / len(parts) for name, value in sums.items()}
-        return sums
-
-    def _loss(self, phase: Phase, nets: Nets, *, batch: Batch, cache: PhaseCache) -> LossOutput:
-        for role, net in self.nets.items():
-            net.requires_grad_(role in phase.trains)
-        device = next(iter(batch.values())).device.type
-        casts = torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None)
-        with casts, use_branch_runner(self.runner):
-            return phase.loss(nets, batch, cache)

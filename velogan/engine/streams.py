@@ -1,4 +1,4 @@
-"""Independent parts of a loss, each on its own CUDA stream."""
+"""Independent branches of a loss, each on its own CUDA stream."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from velogan.objectives.base import Branch
 
 
-class Streams:
-    """Runs parts at the same time, as La, Ellay and Rathbun (Cycling Faster Through CycleGAN, section 4) run cycles.
+class StreamRunner:
+    """Runs branches concurrently, as La, Ellay and Rathbun (Cycling Faster Through CycleGAN, section 4) run cycles.
 
-    Each part starts after the earlier work of the current stream, and the current stream waits for all parts. In a
-    captured graph they are branches. Autograd runs each backward operation on the stream of its forward operation.
+    Each branch starts after the earlier work of the current stream, and the current stream waits for all branches.
+    Autograd runs each backward operation on the stream of its forward operation.
     """
 
     def __init__(self, device: torch.device):
@@ -23,26 +23,26 @@ class Streams:
         # both streams use the same weights: autograd waits where their gradients meet, as it should
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 
-    def __call__(self, parts: Sequence[Branch]) -> list[tuple[Tensor, ...]]:
-        """Run `parts` and return their results, ready on the current stream."""
-        while len(self._streams) < len(parts):
+    def __call__(self, branches: Sequence[Branch]) -> list[tuple[Tensor, ...]]:
+        """Run `branches` and return their results, ready on the current stream."""
+        while len(self._streams) < len(branches):
             self._streams.append(torch.cuda.Stream(self.device))
-        current, streams = torch.cuda.current_stream(self.device), self._streams[: len(parts)]
+        current, streams = torch.cuda.current_stream(self.device), self._streams[: len(branches)]
         for stream in streams:
             stream.wait_stream(current)
-        cached = torch.is_autocast_cache_enabled()
+        cache_enabled = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)  # one stream must not use the casts of weights that another makes
         try:
-            given = [_run(part, stream) for part, stream in zip(parts, streams)]
+            outputs = [_run(branch, stream) for branch, stream in zip(branches, streams)]
         finally:
-            torch.set_autocast_cache_enabled(cached)
-        for stream, tensors in zip(streams, given):
+            torch.set_autocast_cache_enabled(cache_enabled)
+        for stream, tensors in zip(streams, outputs):
             current.wait_stream(stream)
             for tensor in tensors:
                 tensor.record_stream(current)
-        return given
+        return outputs
 
 
-def _run(part: Branch, stream: torch.cuda.Stream) -> tuple[Tensor, ...]:
+def _run(branch: Branch, stream: torch.cuda.Stream) -> tuple[Tensor, ...]:
     with torch.cuda.stream(stream):
-        return part()
+        return branch()

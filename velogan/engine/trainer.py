@@ -1,11 +1,11 @@
-"""The only training loop. It calls hooks at intervals, and knows nothing about metrics or reports."""
+"""The training loop. It calls hooks at intervals, and knows nothing about metrics or reports."""
 
 from __future__ import annotations
 
 import math
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import load_optimizer_state, optimizer_state
 from velogan.engine.schedules import Schedule, ScheduleConfig
-from velogan.engine.step import After
+from velogan.engine.step import PostStepHook
 from velogan.objectives.base import HALVES, Objective
 from velogan.observe.clock import Clock
 from velogan.observe.statistics import Stats
@@ -28,32 +28,28 @@ from velogan.types import Batch
 Batches = dict[str, Batch]
 """The batches of a step, by split."""
 
-Opened = dict[str, Generator[Batch, None, None]]
-"""Running loaders, by split."""
+MAX_RESERVED_SHARE = 0.5
+"""Largest share of a run in minutes that is reserved for the hooks at its end."""
 
 
 class Loader(Protocol):
-    """Batches, ready or for the step to prepare, from a position in images seen; `len` is the images of an epoch."""
+    """Loads batches, ready or for the step to prepare, from a position in images seen. `len`: images of an epoch."""
 
     def __len__(self) -> int: ...
     def batches(self, position: int) -> Generator[Batch, None, None]: ...
 
 
 class Stepper(Protocol):
-    """Runs a step: the plain one or a faster one. `Step` documents each method."""
+    """Runs a step: the plain `Step`, which documents each method, or another implementation."""
 
     nets: Mapping[str, nn.Module]
     optimizers: Mapping[str, torch.optim.Optimizer]
     scale: LossScale | None
 
     def __call__(
-        self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
+        self, batches: Mapping[str, Batch], *, number: int = 0, post_step_hooks: Sequence[PostStepHook] = ()
     ) -> dict[str, Tensor]: ...
     def check(self) -> None: ...
-
-
-MAX_RESERVED = 0.5
-"""At most this share of a run in minutes is reserved for the hooks at its end."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +61,19 @@ class Hook:
 
 
 class Trainer:
-    """Runs steps to the end of a length, or until `stopping` is set, or at once when a hook sets `enough`.
+    """Trains until the end of a length, or until `stop_requested` is set, or at once if a hook sets `converged`.
 
-    All randomness of a step comes from (`seed`, images seen), so a run that is stopped and continued computes
-    what an unbroken one computes. `loaders` are by split; the length of the first one is an epoch. `state` is the
-    objective's; `batch_size` is in images of a step, on all `ranks` together. `draws` is, by split, how many uniform
-    numbers for each image are added to the batch on the host. `schedule` sets the learning rates.
+    All randomness of a step comes from (`seed`, images seen), so a run that is stopped and resumed computes what an
+    unbroken one computes. If a value is not finite, the run ends with a NonFiniteError before any hook is called.
 
-    A step with a number that is not finite ends the run with a NonFiniteError before any hook is called.
+    A length in minutes is a deadline: training ends earlier by the time that the longest round of hooks took, so that
+    the last hooks are done in time. A run so short that one round takes more than a third of it may end later.
 
-    A length in minutes is a deadline for all: training ends earlier by the time that the longest round of hooks took,
-    so that the hooks at the end are done in time. A run so short that one round takes more than a third of it may end
-    later.
+    loaders: by split; the length of the first one is an epoch
+    objective: its `state` is saved with the run; `draws` is the number of uniform random numbers per image, by split,
+        that are added to the batch on the host
+    schedule: sets the learning rates
+    batch_size: images of a step, on all ranks together
     """
 
     def __init__(
@@ -97,143 +94,144 @@ class Trainer:
         self.state, self.draws = objective.state, objective.draws
         self.batch_size, self.seed = batch_size, seed
         self.device = next(weight.device for net in self.nets.values() for weight in net.parameters())
-        self.images = 0
         self.stats, self.clock = Stats(), Clock()
         self.schedule = Schedule(schedule, step.optimizers)
-        self.stopping = self.enough = False
-        self.progress = 0.0
+        self.stop_requested = self.converged = False
+        self.images, self.progress = 0, 0.0
         self.length: Length
         self._swap_halves_at: float = getattr(objective, "swap_halves_at", math.inf)
-        self._seconds, self._reserved, self._stops = 0.0, 0.0, False
+        # the clock and the stop flag of this step, the same on all ranks
+        self._seconds, self._stops = 0.0, False
+        self._reserved_s = 0.0
 
     @property
-    def epoch(self) -> int:
-        """Images of an epoch."""
+    def images_per_epoch(self) -> int:
         return len(next(iter(self.loaders.values())))
 
     def run(self, length: Length, *, hooks: Sequence[Hook] = ()) -> None:
         """Train from the current position to the end of `length`."""
-        batches = self._open(self.images)
-        self.plan(length)
-        self.schedule.epochs = length.ticks
-        self.clock.start()
-        self.clock.tick(self.images)
-        self._agree()
-        counts = {hook: self._count(hook) for hook in hooks}
-        try:
-            ended = self._stops or (self.images > 0 and self.done)
-            while not ended:
-                self._advance()
-                self._one_step(_next(batches))
-                self._agree()
-                ended = self._stops or self.done
-                due = [hook for hook in hooks if ended or self._count(hook) > counts[hook]]
-                if due or ended:
-                    self._call(due)
-                    counts |= {hook: self._count(hook) for hook in due}
-                if self.enough and not ended:
-                    ended = True
-                    self._call([hook for hook in hooks if hook not in due])
-        except NonFiniteError as error:
-            error.images = error.number * self.batch_size + self.images % self.batch_size
-            raise
-        finally:
-            self.clock.stop()
-            _close(batches)
+        with ExitStack() as stack:
+            iterators = {
+                split: stack.enter_context(closing(loader.batches(self.images)))
+                for split, loader in self.loaders.items()
+            }
+            self.set_length(length)
+            self.schedule.epochs = length.ticks
+            self.clock.start()
+            stack.callback(self.clock.stop)
+            self.clock.tick(self.images)
+            try:
+                self._run_steps(iterators, hooks)
+            except NonFiniteError as error:
+                error.images = error.number * self.batch_size + self.images % self.batch_size
+                raise
+
+    def _run_steps(self, iterators: Mapping[str, Iterator[Batch]], hooks: Sequence[Hook]) -> None:
+        self._sync_clock_and_stop()
+        counts = {hook: self._intervals_passed(hook) for hook in hooks}
+        ended = self._stops or (self.images > 0 and self.is_at_end)
+        while not ended:
+            self.schedule.apply(self.length.tick(self.images, self._seconds), self._passed)
+            self.progress = self.length.progress(self.images, self._seconds)
+            self._train_step({split: next(batches) for split, batches in iterators.items()})
+            self._sync_clock_and_stop()
+            ended = self._stops or self.is_at_end
+            due = [hook for hook in hooks if ended or self._intervals_passed(hook) > counts[hook]]
+            if due or ended:
+                self._call_hooks(due)
+                counts |= {hook: self._intervals_passed(hook) for hook in due}
+            if self.converged and not ended:
+                ended = True
+                self._call_hooks([hook for hook in hooks if hook not in due])
 
     @property
-    def done(self) -> bool:
+    def is_at_end(self) -> bool:
         """Whether the training is at its end; the time that the last hooks need may be left."""
         return self.length.progress(self.images, self._seconds) >= 1
 
-    def plan(self, length: Length) -> None:
+    def set_length(self, length: Length) -> None:
         """Set the length of the run; one in minutes reserves the time that the last hooks need."""
-        self.length = replace(length, reserved=max(length.reserved, self._reserved))
+        self.length = replace(length, reserved=max(length.reserved, self._reserved_s))
 
-    def _agree(self) -> None:
-        """Synchronise the clock and the stop flag for the next step on all ranks."""
-        # not `stopping` itself: a signal during the exchange sets it, for the next one
+    def _sync_clock_and_stop(self) -> None:
+        # not `stop_requested` itself: a signal during the exchange sets it, for the next one
         self._seconds, self._stops = self.distributed.sync_clock_and_stop(
-            seconds=self.clock.seconds, stopping=self.stopping
+            seconds=self.clock.seconds, stop_requested=self.stop_requested
         )
 
     def _passed(self, span: Span) -> float:
         seconds, length = self._seconds, self.length
-        progress = length.progress(self.images, seconds)
-        return span.passed(images=self.images, seconds=seconds, progress=progress, epoch=length.epoch)
+        return span.passed(
+            images=self.images,
+            seconds=seconds,
+            progress=length.progress(self.images, seconds),
+            images_per_epoch=length.images_per_epoch,
+        )
 
-    def _count(self, hook: Hook) -> int:
-        """Count how often the interval of `hook` has passed."""
+    def _intervals_passed(self, hook: Hook) -> int:
         return math.floor(self._passed(hook.every))
 
-    def _call(self, hooks: Sequence[Hook]) -> None:
-        """Call `hooks`, if all numbers so far are finite: a checkpoint must not hold broken weights."""
+    def _call_hooks(self, hooks: Sequence[Hook]) -> None:
+        """Call `hooks`, if all values so far are finite: a checkpoint must not hold broken weights."""
         self.step.check()
         started = self.clock.seconds
         with self.clock.overhead():
             for hook in hooks:
                 hook.call(self.images)
-        self.enough, took = self.distributed.broadcast((self.enough, self.clock.seconds - started))
-        self._seconds += took
+        self.converged, elapsed = self.distributed.broadcast((self.converged, self.clock.seconds - started))
+        self._seconds += elapsed
         if self.length.seconds is not None:
-            self._reserved = max(self._reserved, min(took, MAX_RESERVED * self.length.seconds))
-            self.plan(self.length)
+            self._reserved_s = max(self._reserved_s, min(elapsed, MAX_RESERVED_SHARE * self.length.seconds))
+            self.set_length(self.length)
 
-    def _open(self, position: int) -> Opened:
-        return {split: loader.batches(position) for split, loader in self.loaders.items()}
+    def _train_step(self, batches: Batches) -> None:
+        number = self.images // self.batch_size
+        batches = self._add_uniform_numbers(batches)
+        images = self.images + self.batch_size
+        hooks: list[PostStepHook] = [self.stats]
+        if (number + 1) % EMA.EVERY == 0:
+            self.ema.set_decay(images)
+            hooks.append(self.ema)
+        self.step(batches, number=number, post_step_hooks=hooks)
+        self.images = images
 
-    def _with_draws(self, batches: Batches, position: int) -> Batches:
-        """Return the batches with uniform random numbers, and with the halves swapped once that is due."""
+    def _add_uniform_numbers(self, batches: Batches) -> Batches:
+        """Seed the step. Return its batches with uniform random numbers, with the halves swapped once that is due."""
         if self.progress >= self._swap_halves_at:
-            one, other = HALVES
-            batches = {one: batches[other], other: batches[one]}
-        torch.manual_seed(step_seed(self.seed, position))
-        drawn = {split: batch | {"uniform": self._draw(split, len(batch["A"]))} for split, batch in batches.items()}
-        if (
-            not self.distributed.is_main_process
-        ):  # what the networks draw themselves, as for dropout, is another number on each rank
-            torch.manual_seed(step_seed(self.seed, position + self.distributed.rank))
-        return drawn
+            first, second = HALVES
+            batches = {first: batches[second], second: batches[first]}
+        torch.manual_seed(step_seed(self.seed, self.images))
+        batches = {split: batch | {"uniform": self._draw(split, len(batch["A"]))} for split, batch in batches.items()}
+        if not self.distributed.is_main_process:
+            # numbers that the networks draw themselves, as for dropout, differ between ranks
+            torch.manual_seed(step_seed(self.seed, self.images + self.distributed.rank))
+        return batches
 
     def _draw(self, split: str, images: int) -> Tensor:
         """Draw numbers for this rank's `images`: its part of those that a single process would draw for all."""
-        pinned = self.device.type == "cuda"  # else the copy to the device would wait for earlier steps
-        uniform = torch.rand(self.draws[split], images * self.distributed.world, pin_memory=pinned)
+        is_pinned = self.device.type == "cuda"  # else the copy to the device would wait for earlier steps
+        uniform = torch.rand(self.draws[split], images * self.distributed.world_size, pin_memory=is_pinned)
         if not self.distributed.is_distributed:
             return uniform
-        mine = uniform.narrow(1, self.distributed.rank * images, images).contiguous()
-        return mine.pin_memory() if pinned else mine
-
-    def _one_step(self, batches: Batches) -> None:
-        batches = self._with_draws(batches, self.images)
-        number, images = self.images // self.batch_size, self.images + self.batch_size
-        after: list[After] = [self.stats]
-        if (number + 1) % EMA.EVERY == 0:
-            self.ema.weigh(images)
-            after.append(self.ema)
-        self.step(batches, number=number, after=after)
-        self.images = images
-
-    def _advance(self) -> None:
-        self.schedule.apply(self.length.tick(self.images, self._seconds), self._passed)
-        self.progress = self.length.progress(self.images, self._seconds)
+        uniform = uniform.narrow(1, self.distributed.rank * images, images).contiguous()
+        return uniform.pin_memory() if is_pinned else uniform
 
     def clock_state(self) -> dict[str, Any]:
         """Return the clock's state; at the end of a run in minutes the time reserved for hooks counts as spent."""
-        state, whole = self.clock.state_dict(), self.length.seconds
-        if whole is not None and self.length.progress(self.images, state["seconds"]) >= 1:
-            state["seconds"] = max(state["seconds"], whole)
+        state, total = self.clock.state_dict(), self.length.seconds
+        if total is not None and self.length.progress(self.images, state["seconds"]) >= 1:
+            state["seconds"] = max(state["seconds"], total)
         return state
 
     def state_dict(self) -> dict[str, Any]:
         """Return all state but networks and averages. All ranks must call it; rank 0 gets the states of all."""
-        objective, *others = self.distributed.gather_first(on_cpu(self.state.state_dict())) or [{}]
+        objective, *others = self.distributed.gather_to_main(copy_to_cpu(self.state.state_dict())) or [{}]
         return {
             "images": self.images,
             "optimizers": {name: optimizer_state(optimizer) for name, optimizer in self.step.optimizers.items()},
             "objective": objective,
             "ema": self.ema.state_dict(),
-            "reserved": self._reserved,
+            "reserved": self._reserved_s,
             **({} if self.step.scale is None else {"scale": self.step.scale.state_dict()}),
             **({"others": others} if others else {}),
         }
@@ -241,7 +239,7 @@ class Trainer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state_dict`; networks and averages are loaded separately.
 
-        Each rank takes its own state of the objective. Ranks that were not there before take those of the others.
+        Each rank loads its own state of the objective; ranks that are new load that of another.
         """
         self.images = state["images"]
         for name, optimizer in self.step.optimizers.items():
@@ -249,14 +247,14 @@ class Trainer:
         states = [state["objective"], *state.get("others", ())]
         self.state.load_state_dict(states[self.distributed.rank % len(states)])
         self.ema.load_state_dict(state["ema"])
-        self._reserved = state["reserved"]
-        if self.step.scale is not None and "scale" in state:  # it may have computed in another precision before
+        self._reserved_s = state["reserved"]
+        if self.step.scale is not None and "scale" in state:  # the precision may have changed
             self.step.scale.load_state_dict(state["scale"])
 
-    def share(self, state: Mapping[str, Any] | None) -> None:
+    def broadcast_initial_state(self, state: Mapping[str, Any] | None) -> None:
         """Broadcast rank 0's weights and averages, and the `state` from which it resumes, if there is one."""
         if self.distributed.is_distributed:
-            averages = list(self.ema.tensors())
+            averages = list(self.ema.state_tensors())
             weights = [value for net in self.nets.values() for value in (*net.parameters(), *net.buffers())]
             self.distributed.broadcast_tensors([*weights, *averages])
             state = self.distributed.broadcast(state)
@@ -264,22 +262,13 @@ class Trainer:
                 self.load_state_dict(state)
 
 
-def on_cpu(state: Any) -> Any:
+def copy_to_cpu(state: Any) -> Any:
     """Return a copy of nested dicts and lists with all tensors on the CPU."""
     if isinstance(state, Tensor):
         return state.detach().to("cpu", copy=True)
     if isinstance(state, Mapping):
-        return {name: on_cpu(value) for name, value in state.items()}
-    return [on_cpu(value) for value in state] if isinstance(state, (list, tuple)) else state
-
-
-def _next(opened: Opened) -> Batches:
-    return {split: next(batches) for split, batches in opened.items()}
-
-
-def _close(opened: Opened) -> None:
-    for batches in opened.values():
-        batches.close()
+        return {name: copy_to_cpu(value) for name, value in state.items()}
+    return [copy_to_cpu(value) for value in state] if isinstance(state, (list, tuple)) else state
 
 
 def step_seed(seed: int, images: int) -> int:
@@ -292,20 +281,20 @@ def step_seed(seed: int, images: int) -> int:
 
 @contextmanager
 def stop_on_signal(trainer: Trainer) -> Iterator[None]:
-    """On SIGINT or SIGTERM the current step finishes, then training stops; a second signal interrupts at once."""
+    """Stop training after the current step on SIGINT or SIGTERM; a second signal interrupts at once."""
 
     def request_stop(number: int, frame: Any) -> None:
-        trainer.stopping = True
-        signal.signal(number, before[number])
+        trainer.stop_requested = True
+        signal.signal(number, previous[number])
 
-    before = {}
+    previous = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, request_stop)
+            previous[number] = signal.signal(number, request_stop)
     except ValueError:  # not the main thread: the caller handles signals
         pass
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

@@ -112,8 +112,8 @@ def _run(trainer: Trainer, steps: int) -> float:
     images = trainer.images + steps * trainer.batch_size
     synchronise(trainer.device)
     start = time.perf_counter()
-    epochs = images / trainer.epoch  # rates move once in an epoch: in a run of few images at each step
-    trainer.run(Length(Span(epochs, "epochs"), trainer.epoch))
+    epochs = images / trainer.images_per_epoch  # rates move once in an epoch: in a run of few images at each step
+    trainer.run(Length(Span(epochs, "epochs"), trainer.images_per_epoch))
     synchronise(trainer.device)
     return (time.perf_counter() - start) / steps
 

@@ -12,15 +12,15 @@ from torch import Tensor
 class Stats:
     """Means of named scalars between two ticks.
 
-    `follow` runs a few operations on the device, for any number of scalars. It waits for nothing and can be part of a
-    captured step.
+    `on_step_end` runs a few operations on the device, for any number of scalars. It waits for nothing and can be part
+    of a captured step.
     """
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, ...], Tensor] = {}  # the sum of each name, then the count
 
     @torch.no_grad()
-    def follow(self, losses: Mapping[str, Tensor]) -> None:
+    def on_step_end(self, losses: Mapping[str, Tensor]) -> None:
         """Add `losses`, tensors of one element on one device, to the means of their names."""
         names = tuple(losses)
         stacked = torch.stack([value.detach().reshape(()) for value in losses.values()])
@@ -29,8 +29,8 @@ class Stats:
         self._sums[names][:-1].add_(stacked)
         self._sums[names][-1].add_(1)
 
-    def tensors(self) -> Iterator[Tensor]:
-        """Yield the tensors of sums, which `follow` updates in place."""
+    def state_tensors(self) -> Iterator[Tensor]:
+        """Yield the tensors of sums, which `on_step_end` updates in place."""
         yield from self._sums.values()
 
     def tick(self) -> dict[str, float]:

@@ -42,13 +42,13 @@ def resolve_auto_batch_size(
     device = device_for(config.engine)
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"data.batch_size=auto: the memory of {device.type} is unknown; give a number")
-    max_batch = min(MAX_BATCH, max(1, min(len(data.a), len(data.b)) // distributed.world))
+    max_batch = min(MAX_BATCH, max(1, min(len(data.a), len(data.b)) // distributed.world_size))
     resident_bytes = [domain.pixels.nbytes for domain in (data.a, data.b) if domain.uniform]
-    limit_mb = MAX_MEMORY_SHARE * free_memory_mb() / distributed.local_world if device.type == "cpu" else None
+    limit_mb = MAX_MEMORY_SHARE * free_memory_mb() / distributed.local_world_size if device.type == "cpu" else None
     if device.type == "cuda" and device.index is None:  # in a subprocess, that would be the first device
         device = torch.device("cuda", torch.cuda.current_device())
     count, reason = min(
-        distributed.gather(
+        distributed.all_gather(
             find_largest_batch(
                 config.change(engine={"device": str(device)}),
                 max_batch=max_batch,

@@ -22,8 +22,8 @@ from velogan.engine.ema import EMA
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.memory import keep_freed_memory
 from velogan.engine.optimizers import FUSED, build_optimizers
-from velogan.engine.step import Step
-from velogan.engine.streams import Streams
+from velogan.engine.step import Step, StepOptions
+from velogan.engine.streams import StreamRunner
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.methods.base import InferenceGenerators, Method, Role, Spec
 from velogan.methods.capabilities import (
@@ -142,14 +142,16 @@ def build_step(
         nets=nets,
         forward_nets=build_forward_nets(nets, engine, recomputed=recomputed),
         optimizers=optimizers,
-        autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(engine.precision),
-        channels_last=engine.channels_last,
-        check_later=device.type == "cuda" and fused and config.optimizer.kinds <= set(FUSED),
-        runner=Streams(device) if engine.mode == "streams" else None,
         prepare={split: prepare(split) for split in objective.draws} if prepare else None,
-        accumulate=config.train.accumulate,
-        scale=LossScale(device) if engine.precision == "fp16" else None,
         distributed=distributed,
+        options=StepOptions(
+            autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(engine.precision),
+            channels_last=engine.channels_last,
+            accumulate=config.train.accumulate,
+            scale=LossScale(device) if engine.precision == "fp16" else None,
+            defer_nonfinite_check=device.type == "cuda" and fused and config.optimizer.kinds <= set(FUSED),
+            branch_runner=StreamRunner(device) if engine.mode == "streams" else None,
+        ),
     )
     if engine.captures:
         step = CapturedStep(step, state=objective.state, recorder=CudaRecorder(device))
@@ -205,7 +207,7 @@ def build_trainer(
         objective=objective,
         ema=EMA(averaged, half_life=config.train.ema_images, rampup=config.train.ema_rampup),
         schedule=config.schedule,
-        batch_size=config.images_per_update * distributed.world,
+        batch_size=config.images_per_update * distributed.world_size,
         seed=config.train.seed,
         distributed=distributed,
     )
@@ -232,6 +234,6 @@ def _open_loader(config: Config, data: Data, split: str, *, distributed: Distrib
         seed=config.train.seed,
         device=resolve_device(config.engine.device),
         rank=distributed.rank,
-        ranks=distributed.world,
+        ranks=distributed.world_size,
     )
     return loader if split == "train" else loader.half(HALVES.index(split))

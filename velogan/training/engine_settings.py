@@ -103,7 +103,7 @@ def assign_threads(distributed: DistributedContext, requested: EngineConfig, eng
     if missing := unsupported_reason(engine):
         raise ValueError(f"rank 0 uses engine settings that are not supported here: {missing}; set --engine.mode eager")
     return engine.model_copy(
-        update={"threads": requested.threads or max(1, default_threads() // distributed.local_world)},
+        update={"threads": requested.threads or max(1, default_threads() // distributed.local_world_size)},
     )
 
 

@@ -89,7 +89,11 @@ class Reporter:
 
     def _progress_fields(self, images: int) -> dict[str, Any]:
         """Return the three axes of a row of the log."""
-        return {"images": images, "epoch": images / self._trainer.epoch, "seconds": self._trainer.clock.seconds}
+        return {
+            "images": images,
+            "epoch": images / self._trainer.images_per_epoch,
+            "seconds": self._trainer.clock.seconds,
+        }
 
 
 def _total_losses(losses: Mapping[str, float]) -> dict[str, float]:

@@ -103,7 +103,7 @@ def _load(checkpoint: Path, trainer: Trainer, networks: Mapping[str, nn.Module])
 
 
 def _report_world_size_change(folder: RunFolder, context: RunContext, *, previous: int) -> None:
-    world, images = context.distributed.world, context.config.images_per_update
+    world, images = context.distributed.world_size, context.config.images_per_update
     if world != previous:
         pools = "those of the others are not used" if world < previous else "the new ones with copies"
         folder.print_line(
@@ -128,7 +128,7 @@ def _archive_orphaned_stats(folder: RunFolder) -> None:
 def _is_already_past_length(folder: RunFolder, context: RunContext, trainer: Trainer) -> bool:
     """Return True if the run has seen more images than requested, and say so; then its length is kept."""
     file, length = folder.path / "config.yaml", context.requested.train.length
-    requested = parse_length(length, epoch=trainer.epoch).total
+    requested = parse_length(length, images_per_epoch=trainer.images_per_epoch).total
     is_past = requested is not None and requested < trainer.images
     is_past = is_past and file.is_file() and read_config(file).train.length != length
     if is_past:

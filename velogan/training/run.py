@@ -108,7 +108,7 @@ def _run_main_process(
         trainer = build_run(context, roles)
         networks = checkpoint_networks(context.config, roles, trainer.ema.nets)
         state = start_or_resume(folder, context, trainer, networks=networks, origin=origin)
-        trainer.share(state)
+        trainer.broadcast_initial_state(state)
         _start_clock(trainer, context, started_at, display)
         log = Log(folder.path, tensorboard=context.config.train.tensorboard, print_line=display.print_line)
         log.truncate(trainer.images)
@@ -125,7 +125,7 @@ def _run_worker(distributed: DistributedContext, display: Display, started_at: f
     """Train on a rank other than 0."""
     context = prepare_run(distributed, display)
     trainer = build_run(context, _build_roles(context))
-    trainer.share(None)
+    trainer.broadcast_initial_state(None)
     _start_clock(trainer, context, started_at, display)
     run_worker_rank(context.config, trainer)
 
@@ -149,9 +149,9 @@ def prepare_run(distributed: DistributedContext, display: Display, folder: RunFo
     requested, batch_decisions = resolve_auto_batch_size(requested, data, distributed)
     resolved = None
     if folder and previous_engine:
-        resolved = resolve_engine_on_resume(requested, previous_engine, processes=distributed.world)
+        resolved = resolve_engine_on_resume(requested, previous_engine, processes=distributed.world_size)
     elif folder:
-        resolved = (*resolve_engine(requested, processes=distributed.world), "")
+        resolved = (*resolve_engine(requested, processes=distributed.world_size), "")
     engine, engine_decisions, engine_change = distributed.broadcast(resolved)
     return RunContext(
         distributed=distributed,
@@ -173,13 +173,13 @@ def _build_roles(context: RunContext) -> dict[str, Role]:
 def build_run(context: RunContext, roles: Mapping[str, Role]) -> Trainer:
     """Build the trainer of a prepared run. Raises ValueError if its schedule does not fit its length."""
     trainer = build_trainer(context.config, context.data, roles=roles, distributed=context.distributed)
-    trainer.schedule.check(parse_length(context.config.train.length, epoch=trainer.epoch))
+    trainer.schedule.check(parse_length(context.config.train.length, images_per_epoch=trainer.images_per_epoch))
     return trainer
 
 
 def _start_clock(trainer: Trainer, context: RunContext, started_at: float, display: Display) -> None:
     """Count the time since `started_at` in a run in minutes, but for the preparation of images."""
-    length = parse_length(context.config.train.length, epoch=trainer.epoch)
+    length = parse_length(context.config.train.length, images_per_epoch=trainer.images_per_epoch)
     if length.seconds is None:
         return
     prepared = context.preparation_s

@@ -55,8 +55,8 @@ class Session:
     ):
         self.folder, self.print_line, self.log = folder.path, folder.print_line, log
         self.config, self.trainer, self.validation = context.config, trainer, validation
-        self.length = parse_length(self.config.train.length, epoch=trainer.epoch)
-        trainer.plan(self.length)
+        self.length = parse_length(self.config.train.length, images_per_epoch=trainer.images_per_epoch)
+        trainer.set_length(self.length)
         self.saver = CheckpointSaver(self.folder, context, trainer, roles)
         self.reporter = Reporter(self.folder, trainer, log, length=self.length, display=display)
         self.stopping = StoppingRule(self.folder, trainer, patience=self.config.train.patience)
@@ -95,7 +95,7 @@ class Session:
             seconds=trainer.clock.seconds,
             weights_sha256=digest(last),
             finished=self.stopping.is_at_end or self.stopping.is_patience_exhausted,
-            world_size=trainer.distributed.world,
+            world_size=trainer.distributed.world_size,
         )
 
     def _hooks(self, sampler: Sampler | None, architecture: ArchitectureRecorder | None) -> list[Hook]:
@@ -120,7 +120,7 @@ class Session:
         if scores is not None and self.stopping.is_patience_exhausted:
             checkpoints = pluralize(self.stopping.patience, "checkpoint")
             self.print_line(f"the score has not become better at {checkpoints}: the run ends")
-            self.trainer.enough = True
+            self.trainer.converged = True
         remove_old(self.folder, keep=self.config.train.keep)
         self.reporter.write_page()
 

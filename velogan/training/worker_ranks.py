@@ -14,7 +14,7 @@ from velogan.engine.trainer import Hook, Trainer, stop_on_signal
 def check_same_images(distributed: DistributedContext, data: Data) -> None:
     """Raise ValueError if a rank has other images than rank 0."""
     first = distributed.broadcast(data.digests)
-    for number, changed in enumerate(distributed.gather(data.changed(first))):
+    for number, changed in enumerate(distributed.all_gather(data.changed(first))):
         if changed:
             raise ValueError(
                 f"data.path (--data): {distributed.describe(number)} has other pictures of domain "
@@ -25,7 +25,7 @@ def check_same_images(distributed: DistributedContext, data: Data) -> None:
 def run_worker_rank(config: Config, trainer: Trainer) -> None:
     """Train on a rank other than 0: the same steps and hooks as rank 0, whose `Session` gathers its state."""
     train, distributed = config.train, trainer.distributed
-    length = parse_length(train.length, epoch=trainer.epoch)
+    length = parse_length(train.length, images_per_epoch=trainer.images_per_epoch)
     hooks = [Hook(parse_span(train.log_every), lambda _: None)]
     hooks += [Hook(length.spaced(train.sample_every), lambda _: None)] if train.samples else []
     hooks.append(Hook(length.spaced(train.checkpoint_every), lambda _: trainer.state_dict()))

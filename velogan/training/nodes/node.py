@@ -14,7 +14,7 @@ from velogan.data.sets.pair import open_data
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.duration import Length
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.trainer import Trainer, on_cpu
+from velogan.engine.trainer import Trainer, copy_to_cpu
 from velogan.observe.progress import Display
 from velogan.training.build import build_trainer
 from velogan.types import Nets
@@ -36,7 +36,7 @@ class ModuleState:
         """Copy the state of `roles` from `trainer`."""
         averages = {role: trainer.ema.nets[role] for role in roles if role in trainer.ema.nets}
         nets = {role: trainer.nets[role] for role in roles}
-        return cls(copy_weights(nets), copy_weights(averages), on_cpu(trainer.state_dict()))
+        return cls(copy_weights(nets), copy_weights(averages), copy_to_cpu(trainer.state_dict()))
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class PacedContext(DistributedContext):
 
     steps, seconds = 0, 0.0
 
-    def sync_clock_and_stop(self, *, seconds: float, stopping: bool) -> tuple[float, bool]:
+    def sync_clock_and_stop(self, *, seconds: float, stop_requested: bool) -> tuple[float, bool]:
         self.steps -= 1  # called at the start, and after each step
         return self.seconds, self.steps < 0
 
@@ -113,13 +113,13 @@ class Node:
         try:
             trainer.run(order.length)
         except NonFiniteError as error:
-            return Report(trainer.stats.tick(), None, (error.phase, list(error.found), error.number))
+            return Report(trainer.stats.tick(), None, (error.phase, list(error.names), error.number))
         return Report(trainer.stats.tick(), ModuleState.of(trainer, self._roles))
 
 
 def copy_weights(nets: Nets) -> dict[str, Weights]:
     """Copy all weights and buffers to the CPU, by role."""
-    return {role: on_cpu(net.state_dict()) for role, net in nets.items()}
+    return {role: copy_to_cpu(net.state_dict()) for role, net in nets.items()}
 
 
 def load_weights(nets: Nets, weights: Mapping[str, Weights]) -> None:

@@ -17,8 +17,8 @@ from velogan.engine.duration import Span
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import load_optimizer_state
-from velogan.engine.step import After
-from velogan.engine.trainer import Trainer, on_cpu
+from velogan.engine.step import PostStepHook
+from velogan.engine.trainer import Trainer, copy_to_cpu
 from velogan.objectives.base import Phase
 from velogan.training.nodes.node import ModuleState, Order, Report, copy_weights, load_weights
 from velogan.types import Batch
@@ -55,8 +55,8 @@ class RemoteStep:
         self._trainer, self._advance, self._every, self._print_line = trainer, advance, every, print_line
         self.nets, self.optimizers = trainer.nets, trainer.step.optimizers
         self.scale: LossScale | None = None
-        self._epoch, self._piece = trainer.epoch, 1
-        self._pending: list[Sequence[After]] = []
+        self._epoch, self._piece = trainer.images_per_epoch, 1
+        self._pending: list[Sequence[PostStepHook]] = []
         self._losses: dict[str, Tensor] = {}
         self._broken: NonFiniteError | None = None
         self._own = {one.name: ModuleState.of(trainer, one.trains) for one in modules}
@@ -65,10 +65,10 @@ class RemoteStep:
         trainer.step, trainer.loaders, trainer.draws = self, {"train": DummyLoader(self._epoch)}, {"train": 0}
 
     def __call__(
-        self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
+        self, batches: Mapping[str, Batch], *, number: int = 0, post_step_hooks: Sequence[PostStepHook] = ()
     ) -> dict[str, Tensor]:
-        """Count a step; `batches` are empty. Its losses reach `after` once the nodes have reported them."""
-        self._pending.append(after)
+        """Count a step; `batches` are empty. Its losses reach `post_step_hooks` once the nodes have reported them."""
+        self._pending.append(post_step_hooks)
         until = self._trainer.images + self._trainer.batch_size
         exchanges = self._exchanges(until) > self._exchanges(self._trainer.images)
         if exchanges or len(self._pending) >= self._piece:
@@ -99,8 +99,8 @@ class RemoteStep:
             for name, report in self._advance(orders).items():
                 self._losses |= {loss: torch.tensor(mean) for loss, mean in report.losses.items()}
                 if report.broken is not None:
-                    phase, found, number = report.broken
-                    self._broken = self._broken or NonFiniteError(phase, found, number=number)
+                    phase, names, number = report.broken
+                    self._broken = self._broken or NonFiniteError(phase, names, number=number)
                 elif report.state is not None:
                     self._states[name] = NodeState.IDLE
                     self._take_over(name, report.state)
@@ -109,9 +109,9 @@ class RemoteStep:
                     self._print_line(
                         f"the node of {name} was lost; it begins again with the state that it returned last"
                     )
-        for one in chain.from_iterable(self._pending if self._losses else ()):
-            if one is not self._trainer.ema:  # nodes average what they train
-                one.follow(self._losses)
+        for hook in chain.from_iterable(self._pending if self._losses else ()):
+            if hook is not self._trainer.ema:  # nodes average what they train
+                hook.on_step_end(self._losses)
         if self._pending:
             share = TARGET_ORDER_S / max(time.monotonic() - began, 1e-3)
             self._piece = max(1, round(len(self._pending) * min(share, 2.0)))  # at most twice as many as before
@@ -143,14 +143,14 @@ class RemoteStep:
 
     def _exchange(self) -> None:
         """Copy what all nodes have trained, for all of them."""
-        self._nets, self._objective = copy_weights(self._trainer.nets), on_cpu(self._trainer.state.state_dict())
+        self._nets, self._objective = copy_weights(self._trainer.nets), copy_to_cpu(self._trainer.state.state_dict())
         for name, own in self._own.items():
             self._own[name] = replace(own, trainer={**own.trainer, "objective": self._objective})
             if self._states[name] is NodeState.IDLE:
                 self._states[name] = NodeState.AT_EXCHANGE
 
     def _exchanges(self, images: int) -> int:  # up to these images
-        return math.floor(self._every.passed(images=images, seconds=0, progress=0, epoch=self._epoch))
+        return math.floor(self._every.passed(images=images, seconds=0, progress=0, images_per_epoch=self._epoch))
 
 
 class DummyLoader:
