@@ -20,7 +20,7 @@ from torch.nn import functional
 from velogan.config import read_config
 from velogan.data.config import DataConfig
 from velogan.data.sets.cache import open_domain
-from velogan.data.sets.sources import Folder, Side, find_sources
+from velogan.data.sets.sources import DomainSource, Folder, find_sources
 from velogan.evaluation.images import ImageSet
 from velogan.evaluation.per_image import MAX_PSNR_DB
 from velogan.evaluation.scoring import Scorer, no_progress
@@ -81,7 +81,10 @@ def outside(run: Path, *, device: torch.device | str = "cpu") -> dict[Direction,
     sources = find_sources(config.data)
     scorer = Scorer(config.data, [], {}, None, 0, no_progress)
     found: dict[Direction, dict[str, float]] = {}
-    sides: dict[Direction, tuple[Side, Side]] = {"a2b": (sources.a, sources.b), "b2a": (sources.b, sources.a)}
+    sides: dict[Direction, tuple[DomainSource, DomainSource]] = {
+        "a2b": (sources.a, sources.b),
+        "b2a": (sources.b, sources.a),
+    }
     for way in config.method.directions:
         side, other = sides[way]
         masks = _masks(side, config.data)
@@ -103,7 +106,7 @@ def outside(run: Path, *, device: torch.device | str = "cpu") -> dict[Direction,
     return found
 
 
-def _masks(side: Side, data: DataConfig) -> dict[str, Tensor]:
+def _masks(side: DomainSource, data: DataConfig) -> dict[str, Tensor]:
     """`(1, 1, H, W)` by the names of held-out pictures that have one, prepared as these are."""
     if side.mask is None or side.validation is None:
         return {}

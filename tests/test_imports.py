@@ -126,7 +126,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 SUB_ROOMS: dict[str, set[str]] = {
     "data.pictures": {"data.config"},
-    "data.rendered": {"data.aside", "data.pictures"},
+    "data.rendered": {"data.atomic_dirs", "data.pictures"},
     "data.sets": {"data"},
 }
 """What a room within a room may import of its own room, besides itself."""

@@ -16,7 +16,7 @@ from velogan.data.pictures.geography import Geography
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.pictures.metadata import FileMetadata
 from velogan.data.pictures.values import PixelFormat
-from velogan.data.sets.sources import Folder, Side
+from velogan.data.sets.sources import DomainSource, Folder
 from velogan.evaluation.images import GroundTruth, ImageSet, open_ground_truth
 from velogan.evaluation.per_image import label_confusions
 from velogan.evaluation.scoring import Scorer
@@ -52,7 +52,7 @@ def test_true_label_maps_keep_the_value_that_means_no_data_and_photographs_are_f
         folder.mkdir()
         save_picture(folder / "0.tif", Picture(pixels, metadata=FileMetadata(geography=Geography(nodata=255))))
         data = DataConfig(crop_size=48, load_size=48, cache_dir=str(tmp_path / "cache"))
-        side = Side("A", "a", Folder(folder, ("0.tif",)), Folder(folder, ("0.tif",)), truth=folder)
+        side = DomainSource("A", "a", Folder(folder, ("0.tif",)), Folder(folder, ("0.tif",)), truth=folder)
         answers = open_ground_truth(side, side, ["0.tif"], data, task=lambda _: lambda done, total: None)
         brightest = answers.truths[0].max().item()
         assert (answers.labels is not None, brightest == 1) == ((name == "maps"),) * 2

@@ -11,7 +11,7 @@ import torch
 from velogan.config import Config, read_config
 from velogan.data.sets.cache import open_domain
 from velogan.data.sets.loader import normalize_batch
-from velogan.data.sets.sources import Side, find_sources
+from velogan.data.sets.sources import DomainSource, find_sources
 from velogan.observe.progress import Display
 from velogan.report.sweep_page import write_sweep_page
 from velogan.sweep.pictures import held_out_pictures
@@ -52,7 +52,7 @@ def test_all_settings_translate_the_same_held_out_pictures(trained: Make) -> Non
     run = Path(found["trials"][1]["run"])
     data = read_config(run).data
     sources = find_sources(data)
-    ways: list[tuple[Direction, Side]] = [("a2b", sources.a), ("b2a", sources.b)]
+    ways: list[tuple[Direction, DomainSource]] = [("a2b", sources.a), ("b2a", sources.b)]
     for direction, side in ways:
         assert side.validation is not None
         held_out = open_domain(side.validation, data, test=True)

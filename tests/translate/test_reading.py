@@ -13,7 +13,7 @@ from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture, read_picture, save_picture
 from velogan.data.pictures.values import Range, normalize
 from velogan.data.sets.cache import Domain, open_domain
-from velogan.data.sets.remarks import range_remark
+from velogan.data.sets.remarks import range_warning
 from velogan.data.sets.sources import Folder, list_images
 from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, to_images
@@ -64,7 +64,7 @@ def test_one_rule(tmp_path: Path, span: Range | None, names: tuple[str, ...]) ->
 
 def _tone(path: Path, name: str, span: Range | None) -> str:
     domain: Domain = open_domain(_folder(path, (name,)), CONFIG, test=False, value_range=span)
-    return range_remark(domain.format, domain.sample(16), letter="A")
+    return range_warning(domain.format, domain.sample(16), letter="A")
 
 
 def test_a_domain_that_is_almost_black_or_clipped_is_said(tmp_path: Path) -> None:

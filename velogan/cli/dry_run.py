@@ -11,7 +11,7 @@ from velogan.files import duration, pluralize
 
 if TYPE_CHECKING:
     from velogan.data.config import DataConfig
-    from velogan.data.sets.sources import Side
+    from velogan.data.sets.sources import DomainSource
 
 
 def dry_run(config: Config, *, defaults: Config, quiet: bool) -> dict[str, Any]:
@@ -22,8 +22,8 @@ def dry_run(config: Config, *, defaults: Config, quiet: bool) -> dict[str, Any]:
     `config`. Unless `quiet`, also print it as text, with the fields that differ from `defaults`. Raises ValueError if
     the run would be rejected.
     """
-    from velogan.data.sets.annotations import USUAL_CLASSES, find_annotations
-    from velogan.data.sets.pair import look_at_channels
+    from velogan.data.sets.annotations import DEFAULT_CLASSES, find_annotations
+    from velogan.data.sets.pair import probe_channels
     from velogan.data.sets.sources import find_sources
     from velogan.methods.fit import parameters_of
     from velogan.observe.progress import Display
@@ -37,10 +37,10 @@ def dry_run(config: Config, *, defaults: Config, quiet: bool) -> dict[str, Any]:
         sides = (sources.a, sources.b)
         find_annotations(config.data, sides)  # raises ValueError if annotations are missing
         length = parse_length(config.train.length, images_per_epoch=max(len(side.train.names) for side in sides))
-        channels = [look_at_channels(side, config.data) for side in sides]
+        channels = [probe_channels(side, config.data) for side in sides]
         real, decisions = fit_to_data(config, channels, [config.data.crop] if config.data.crop else [])
         if config.data.labels_a or config.data.labels_b:
-            display.print_line(f"label maps are not read for a dry run: the estimate assumes {USUAL_CLASSES} classes")
+            display.print_line(f"label maps are not read for a dry run: the estimate assumes {DEFAULT_CLASSES} classes")
         for line in ["timing a few steps", *format_decisions(decisions)]:
             display.print_line(line)
         images, estimate = _estimate(real, images=length.total, minutes=length.span.amount, log=display.print_line)
@@ -62,7 +62,7 @@ def dry_run(config: Config, *, defaults: Config, quiet: bool) -> dict[str, Any]:
     return result
 
 
-def _count_pictures(side: Side) -> dict[str, Any]:
+def _count_pictures(side: DomainSource) -> dict[str, Any]:
     held_out, test = (len(part.names) if part else 0 for part in (side.validation, side.test))
     return {"name": side.name, "training": len(side.train.names), "held_out": held_out, "test": test}
 

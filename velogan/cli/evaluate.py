@@ -78,7 +78,7 @@ class Evaluate(Flags):
     def execute(self, argv: list[str]) -> Outcome:
         from rich.console import Console
 
-        from velogan.data.sets.sources import left_out
+        from velogan.data.sets.sources import describe_skipped_files
         from velogan.engine.device import resolve_device
         from velogan.evaluation.compare import compare
         from velogan.evaluation.evaluate import evaluate
@@ -110,7 +110,11 @@ class Evaluate(Flags):
                 result = evaluate(self.run, **options, **common)
             folders = [self.run, self.against] if self.against else scored_folders(result["protocol"]["data"])
             missing = MISSING_JUDGE if self.features is None and features == "none" else None
-            lines = [*(left_out(folder, scans=False) for folder in folders), duplicates_warning(result), missing]
+            lines = [
+                *(describe_skipped_files(folder, scans=False) for folder in folders),
+                duplicates_warning(result),
+                missing,
+            ]
             for line in filter(None, lines):
                 display.print_line(line)
         console = Console(stderr=self.json)

@@ -146,7 +146,7 @@ class Translate(Flags):
         return [("output", output_folder(self.output))]
 
     def execute(self, argv: list[str]) -> Outcome:
-        from velogan.data.sets.sources import left_out
+        from velogan.data.sets.sources import describe_skipped_files
         from velogan.engine.memory import peak_memory_mb
         from velogan.observe.progress import Display
         from velogan.translate.files import translate
@@ -190,7 +190,9 @@ class Translate(Flags):
             if summary.renamed and output.suffix and not output.is_dir():  # the requested format could not be written
                 output = output.with_suffix(summary.renamed[0][1])
             _print_summary(display, summary, output)
-            for line in filter(None, (left_out(self.input, scans=True), *summary.masked, _describe_animated(summary))):
+            for line in filter(
+                None, (describe_skipped_files(self.input, scans=True), *summary.masked, _describe_animated(summary))
+            ):
                 display.print_line(line)
             result, code = _make_outcome(summary, peak_memory_mb())
             if estimator is None:
@@ -226,7 +228,7 @@ def _map_record(uncertainty_map: MapResult) -> dict[str, Any]:
 
 
 def _translate_at_scale(command: Translate, workers: int) -> Outcome:
-    from velogan.data.sets.sources import left_out
+    from velogan.data.sets.sources import describe_skipped_files
     from velogan.interchange.hub import resolve_model_path
     from velogan.observe.progress import Display
     from velogan.scale.translate import translate_at_scale
@@ -251,7 +253,7 @@ def _translate_at_scale(command: Translate, workers: int) -> Outcome:
             progress=display.count("translating"),
         )
         _print_summary(display, summary, command.output)
-        for line in filter(None, (left_out(command.input, scans=False), _describe_animated(summary))):
+        for line in filter(None, (describe_skipped_files(command.input, scans=False), _describe_animated(summary))):
             display.print_line(line)
     result, code = _make_outcome(summary, peak_mb)
     return {**result, "workers": workers}, code

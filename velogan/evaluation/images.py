@@ -14,7 +14,7 @@ from velogan.data.config import DataConfig
 from velogan.data.pictures.values import PixelFormat, normalize, to_channels
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.pair import Task
-from velogan.data.sets.sources import Folder, ImageSource, Side, in_folder
+from velogan.data.sets.sources import DomainSource, Folder, ImageSource, folder_of_pictures
 from velogan.metrics.labels import find_label_colours
 from velogan.metrics.registry import Features
 
@@ -98,7 +98,7 @@ class DomainImages:
     `features`: the networks' outputs for them; `skipped`: names of unreadable files, each with the reason.
     """
 
-    side: Side
+    side: DomainSource
     split: Split
     names: Sequence[str]
     images: ImageSet
@@ -124,13 +124,15 @@ class DomainImages:
 
 
 def open_for_evaluation(
-    source: ImageSource, side: Side, data: DataConfig, *, progress: Callable[[int, int], None] | None = None
+    source: ImageSource, side: DomainSource, data: DataConfig, *, progress: Callable[[int, int], None] | None = None
 ) -> Domain:
     """Open images of the domain `side`, preprocessed without random augmentation."""
     return open_domain(source, data, test=True, **data.reading(side.letter), progress=progress)
 
 
-def open_ground_truth(side: Side, other: Side, names: Sequence[str], data: DataConfig, *, task: Task) -> GroundTruth:
+def open_ground_truth(
+    side: DomainSource, other: DomainSource, names: Sequence[str], data: DataConfig, *, task: Task
+) -> GroundTruth:
     """Open the true translations and object masks of the images `names` of `side`; empty without a test split.
 
     `other`: the domain that the true translations belong to.
@@ -140,7 +142,7 @@ def open_ground_truth(side: Side, other: Side, names: Sequence[str], data: DataC
     truths: dict[str, Tensor] = {}
     masks: dict[str, Tensor] = {}
     labels = None
-    source = in_folder(side.truth, tuple(name for name in names if (side.truth / name).is_file()), data)
+    source = folder_of_pictures(side.truth, tuple(name for name in names if (side.truth / name).is_file()), data)
     if source.names:
         progress = task("preparing the truth")
         truths = _by_name(open_for_evaluation(replace(source, filled=False), other, data, progress=progress))
@@ -158,7 +160,7 @@ def open_ground_truth(side: Side, other: Side, names: Sequence[str], data: DataC
     )
 
 
-def scoring_split(side: Side) -> tuple[Split, ImageSource]:
+def scoring_split(side: DomainSource) -> tuple[Split, ImageSource]:
     """Return the images to score on: the test split, else those held out for validation, else all of train."""
     if side.test is not None:
         return "test", side.test

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from velogan.data.config import DataConfig
-from velogan.data.rendered.apples2oranges import render_answers
-from velogan.data.sets.sources import Folder, Side, Sources, cache_directory
+from velogan.data.rendered.apples2oranges import render_truth
+from velogan.data.sets.sources import DomainSource, Folder, Sources, cache_directory
 from velogan.evaluation import per_image
 from velogan.evaluation.evaluate import load_networks
 from velogan.evaluation.features import JUDGE, Judge
@@ -219,7 +219,7 @@ def _open_scorer(
     return scorer, (scorer.load(a, b), scorer.load(b, a))
 
 
-def _with_ground_truth(sources: Sources, rendered: Path) -> Iterator[Side]:
+def _with_ground_truth(sources: Sources, rendered: Path) -> Iterator[DomainSource]:
     """Yield both domains with the held-out images in place of test images, and with their own true translations."""
     a, b = sources.a, sources.b
     assert a.validation is not None
@@ -228,7 +228,7 @@ def _with_ground_truth(sources: Sources, rendered: Path) -> Iterator[Side]:
     answers = None
     names = {"A": a.validation.names, "B": b.validation.names}
     if isinstance(a.train, Folder):
-        answers = render_answers(a.train.directory.parent, names, into=rendered)  # pyright: ignore[reportArgumentType]
+        answers = render_truth(a.train.directory.parent, names, into=rendered)  # pyright: ignore[reportArgumentType]
     for side, other in ((a, b.validation), (b, a.validation)):
         truth = other.directory if is_paired and isinstance(other, Folder) else None
         mask = None

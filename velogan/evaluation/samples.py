@@ -13,7 +13,7 @@ from torch import Tensor
 from velogan.data.config import DataConfig
 from velogan.data.sets.cache import Domain
 from velogan.data.sets.loader import normalize_batch
-from velogan.data.sets.sources import ImageSource, Side, Sources, in_folder
+from velogan.data.sets.sources import DomainSource, ImageSource, Sources, folder_of_pictures
 from velogan.evaluation.images import open_for_evaluation
 from velogan.files import write_text
 from velogan.methods.base import InferenceGenerators
@@ -107,7 +107,7 @@ def translate_for_grid(
 
 
 def _load_examples(
-    side: Side, other: Side, data: DataConfig, count: int, multiple: int
+    side: DomainSource, other: DomainSource, data: DataConfig, count: int, multiple: int
 ) -> tuple[list[str], Tensor, Tensor | None]:
     """Return names, inputs and truths `(N, C, H, W)` of evenly spaced test images; of train if there is no test."""
     domain = _fixed_subset(side.test or side.train, side, data, count)
@@ -115,12 +115,12 @@ def _load_examples(
     if side.truth is not None and side.test is not None:
         names = tuple(name for name in domain.names if (side.truth / name).is_file())
         if names == domain.names:
-            truths = open_for_evaluation(in_folder(side.truth, names, data), other, data)
+            truths = open_for_evaluation(folder_of_pictures(side.truth, names, data), other, data)
     size = common_size([*domain.shapes, *(truths.shapes if truths else [])], multiple)
     return list(domain.names), center_crops(domain, size), center_crops(truths, size) if truths else None
 
 
-def _fixed_subset(source: ImageSource, side: Side, data: DataConfig, count: int) -> Domain:
+def _fixed_subset(source: ImageSource, side: DomainSource, data: DataConfig, count: int) -> Domain:
     """Open `count` evenly spaced images, always the same; try more images if too many of them cannot be read."""
     num_tried = count
 

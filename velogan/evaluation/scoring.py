@@ -13,7 +13,7 @@ from torch import Tensor
 from velogan.data.config import DataConfig
 from velogan.data.pictures.values import PixelFormat, denormalize
 from velogan.data.sets.pair import Task
-from velogan.data.sets.sources import Side
+from velogan.data.sets.sources import DomainSource
 from velogan.evaluation import per_image
 from velogan.evaluation.features import FeatureNetwork
 from velogan.evaluation.images import (
@@ -77,7 +77,7 @@ class Scorer:
     seed: int
     task: Task
 
-    def load(self, side: Side, other: Side) -> DomainImages:
+    def load(self, side: DomainSource, other: DomainSource) -> DomainImages:
         """Load the images of `side`, their true translations into `other` and masks if known, and their features."""
         split, source = scoring_split(side)
         subset = random_subset(source, self.limit, self.seed)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.config import Config
-from velogan.data.sets.annotations import USUAL_CLASSES, example_colours
+from velogan.data.sets.annotations import DEFAULT_CLASSES, example_colours
 from velogan.data.sets.loader import PairLoader, window
 from velogan.data.sets.pair import Data
 from velogan.engine.capture import CapturedStep, CudaRecorder
@@ -100,7 +100,7 @@ def build_step(
     *,
     shape: tuple[int, int],
     roles: Mapping[str, Role] | None = None,
-    classes: int = USUAL_CLASSES,
+    classes: int = DEFAULT_CLASSES,
     prepare: Callable[[str], Prepare] | None = None,
     distributed: DistributedContext | None = None,
     active_phases: Sequence[str] = (),

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from velogan.data.sets.cache import Domain
 from velogan.data.sets.pair import Data
-from velogan.data.sets.sources import Side
+from velogan.data.sets.sources import DomainSource
 from velogan.engine.config import EngineConfig
 from velogan.files import __version__
 from velogan.observe.machine import machine
@@ -61,7 +61,7 @@ def find_changed_domains(record: Mapping[str, Any], data: Data) -> list[str]:
         return []
 
 
-def _counts(side: Side, domain: Domain) -> dict[str, Any]:
+def _counts(side: DomainSource, domain: Domain) -> dict[str, Any]:
     test = len(side.test.names) if side.test else 0
     validation = len(side.validation.names) if side.validation else 0
     counts = {"train": len(domain), "validation": validation, "test": test, "skipped": len(domain.skipped)}

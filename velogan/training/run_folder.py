@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from velogan.config import Config, differences, parse_config, read_config
-from velogan.data.sets.sources import check_apart
+from velogan.data.sets.sources import check_output_outside_data
 from velogan.store.checkpoint import is_imported, list_checkpoints
 from velogan.store.record import read_record
 from velogan.training.record import read_engine
@@ -43,7 +43,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path, config: Config, *, print_line: Callable[[str], None]) -> RunFolder:
         """Open a new run, or the one in `path` with its own configuration. Raises ValueError if they do not match."""
-        check_apart(config.data, path)
+        check_output_outside_data(config.data, path)
         if not (path / "config.yaml").exists():
             if list_checkpoints(path) and not is_imported(path):
                 raise ValueError(

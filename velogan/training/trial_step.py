@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from velogan.config import Config, parse_config
-from velogan.data.sets.annotations import USUAL_CLASSES, example_batch
-from velogan.data.sets.loader import RESIDENT_SHARE
+from velogan.data.sets.annotations import DEFAULT_CLASSES, example_batch
+from velogan.data.sets.loader import GPU_CACHE_FRACTION
 from velogan.engine.child import answer
 from velogan.engine.device import device_for, set_threads
 from velogan.engine.memory import peak_memory_mb
@@ -46,7 +46,7 @@ def _measure_memory(request: Mapping[str, Any]) -> dict[str, Any]:
     if device.type == "cuda":
         limit = float(torch.cuda.mem_get_info(device)[0])
         for size in request["resident_bytes"]:
-            limit -= size if size <= RESIDENT_SHARE * limit else 0
+            limit -= size if size <= GPU_CACHE_FRACTION * limit else 0
         limit -= RESERVED_FRACTION * torch.cuda.get_device_properties(device).total_memory
     try:
         step = build_random_step(config, device, classes=request["classes"])
@@ -61,7 +61,7 @@ def _measure_memory(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"mb": reserved / 2**20, "problem": problem}
 
 
-def build_random_step(config: Config, device: torch.device, *, classes: int = USUAL_CLASSES) -> Callable[[], None]:
+def build_random_step(config: Config, device: torch.device, *, classes: int = DEFAULT_CLASSES) -> Callable[[], None]:
     """Return a function that runs the next training step on random images; the engine of `config` is resolved."""
     size = config.data.crop_size
     step, objective, _ = build_step(config, shape=(size, size), classes=classes)

@@ -15,7 +15,7 @@ import numpy as np
 
 from velogan.data.pictures.films import is_film
 from velogan.data.pictures.images import LOSSY, Picture, choose_suffix
-from velogan.data.sets.ahead import in_order
+from velogan.data.sets.prefetch import ordered_map
 from velogan.data.sets.sources import list_images
 from velogan.translate.films import translate_film
 from velogan.translate.jobs import Job, find_jobs
@@ -228,7 +228,7 @@ class _Run:
 
         with (
             ThreadPoolExecutor(self._threads) as pool,  # not the one that saves, since readers may wait
-            closing(in_order(pool, read, jobs, ahead=_AHEAD)) as decoded,
+            closing(ordered_map(pool, read, jobs, ahead=_AHEAD)) as decoded,
         ):
             for job, picture in decoded:
                 yield from self._accept(job, picture)

@@ -11,7 +11,7 @@ import numpy as np
 
 from velogan.data.pictures.images import read_picture
 from velogan.data.pictures.values import to_channels
-from velogan.data.sets.sources import list_by_stem, stem, without_picture
+from velogan.data.sets.sources import describe_unmatched_files, list_by_stem, stem
 from velogan.files import pluralize
 
 MaskSide = Literal["outside", "inside"]
@@ -73,7 +73,7 @@ def find_masks(path: Path, names: Sequence[str], *, keep: MaskSide, source: Path
             f"masks={path}: no mask for {len(missing)} of {pluralize(len(names), 'picture')}, "
             f"for example {missing[0]}; add them, or move pictures that may change everywhere to another folder"
         )
-    unmatched = without_picture(path, files, names) if source.is_dir() else ""
+    unmatched = describe_unmatched_files(path, files, names) if source.is_dir() else ""
     return [Mask(path / files[stem(name)], keep) for name in names], unmatched
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.scans import read_scan
 from velogan.data.pictures.values import PixelFormat
-from velogan.data.sets.slices import Scans, Series, Slice, look_through, scaled, stacked
+from velogan.data.sets.slices import Scans, Series, Slice, index_volumes, scaled, stacked
 from velogan.translate.large import plan_tiles
 from velogan.translate.model import Translator
 from velogan.translate.options import TranslateOptions
@@ -41,7 +41,7 @@ def translate_volumes(
     scans = Scans(Path())
     jobs_by_name = {str(job.source): job for job in jobs}
     span = "percentiles" if model.input.own_scale else model.input.range
-    look = look_through(scans, list(jobs_by_name), span)
+    look = index_volumes(scans, list(jobs_by_name), span)
     failed = [(jobs_by_name[name].name, reason) for name, reason in look.skipped]
     names = {name for series in look.series for name, _ in series.slices}
     todo = {name for name in names if options.overwrite or not os.path.lexists(jobs_by_name[name].target)}

@@ -15,7 +15,7 @@ from tifffile import DATATYPE
 from velogan.data.pictures import geography
 from velogan.data.pictures.geography import read_world_file
 from velogan.data.pictures.images import Picture, decode, read_picture, save_picture
-from velogan.data.sets.sources import Folder, left_out
+from velogan.data.sets.sources import Folder, describe_skipped_files
 from velogan.translate.jobs import Job
 
 PLACES: list[Any] = [
@@ -180,6 +180,6 @@ def test_a_world_file_in_capitals_goes_along_and_is_not_left_out(picture: str, w
     (folder / world).write_text(WORLD)
     (folder / prj).write_text("PROJCS")
     assert read_world_file(folder / picture) == (WORLD, "PROJCS")
-    assert left_out(folder, scans=True) == ""
+    assert describe_skipped_files(folder, scans=True) == ""
     (folder / "other.tfw").write_text(WORLD)
-    assert left_out(folder, scans=True).endswith(": 1 .tfw")
+    assert describe_skipped_files(folder, scans=True).endswith(": 1 .tfw")

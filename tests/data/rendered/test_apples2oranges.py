@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from velogan.data.pictures.images import read_picture
-from velogan.data.rendered.apples2oranges import MARK, Rendered, render, render_answers, render_folder
+from velogan.data.rendered.apples2oranges import MARK, Rendered, render, render_folder, render_truth
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_folder_is_kept_replaced_or_refused(tmp_path: Path) -> None:
 
 def test_training_pictures_have_answers_where_they_are_asked_for(tmp_path: Path) -> None:
     made = render_folder(tmp_path / "set", count=3, test_count=3, image_size=32, seed=4)
-    found = render_answers(made, {"A": ["apple-00001.png"], "B": ["orange-00002.png", "mine.png"]}, into=tmp_path)
+    found = render_truth(made, {"A": ["apple-00001.png"], "B": ["orange-00002.png", "mine.png"]}, into=tmp_path)
     assert found is not None
     assert sorted(path.relative_to(found).as_posix() for path in found.rglob("*.png")) == [
         "maskA/apple-00001.png",
@@ -131,6 +131,6 @@ def test_training_pictures_have_answers_where_they_are_asked_for(tmp_path: Path)
         assert np.array_equal(trained[~inside], truth[~inside])
         assert not np.array_equal(trained[inside], truth[inside])
     times = {path: path.stat().st_mtime_ns for path in found.rglob("*")}
-    assert render_answers(made, {"A": ["apple-00001.png"], "B": ["orange-00002.png", "mine.png"]}, into=tmp_path)
+    assert render_truth(made, {"A": ["apple-00001.png"], "B": ["orange-00002.png", "mine.png"]}, into=tmp_path)
     assert times == {path: path.stat().st_mtime_ns for path in found.rglob("*")}
-    assert render_answers(tmp_path, {"A": ["apple-00001.png"]}, into=tmp_path) is None
+    assert render_truth(tmp_path, {"A": ["apple-00001.png"]}, into=tmp_path) is None

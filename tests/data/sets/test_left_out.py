@@ -11,7 +11,7 @@ from PIL import Image, features
 
 from velogan.cli.evaluate import scored_folders
 from velogan.data.pictures.images import read_picture
-from velogan.data.sets.sources import left_out, list_images
+from velogan.data.sets.sources import describe_skipped_files, list_images
 
 PICTURES = {
     "a.jfif": "JPEG",
@@ -54,13 +54,13 @@ def test_bytes_say_what_a_picture_is(folder: Path) -> None:
 
 
 def test_what_is_left_out_is_counted_by_kind(folder: Path) -> None:
-    line = left_out(folder, scans=False)
+    line = describe_skipped_files(folder, scans=False)
     assert "\n" not in line
     for part in ("2 .txt", "1 .mp4", "1 .dng", "1 .ima", "1 .mgz", "1 .psd"):
         assert part in line
     for name in OTHERS:
         (folder / name).unlink()
-    assert left_out(folder, scans=False) == ""
+    assert describe_skipped_files(folder, scans=False) == ""
 
 
 def test_evaluate_counts_where_scored_pictures_lie() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from velogan.data.config import DataConfig
-from velogan.data.sets.sources import check_apart, find_sources, list_files
+from velogan.data.sets.sources import check_output_outside_data, find_sources, list_files
 
 
 def find(*path: Path | str):
@@ -84,10 +84,10 @@ def test_a_run_does_not_lie_among_the_pictures(make_folder, tmp_path: Path) -> N
     (tmp_path / "link").symlink_to(tmp_path / "set/trainA")
     one, two = DataConfig(path=(root,)), DataConfig(path=(f"{root}/trainA", f"{root}/trainB"))
     for data in (one, two):
-        check_apart(data, tmp_path / "set/run")
+        check_output_outside_data(data, tmp_path / "set/run")
         for inside in ("set/trainB", "set/trainA/runs/1", "link/run"):
             with pytest.raises(ValueError, match=f"--out .*{inside} lies in .*train[AB], so .*: name a folder else"):
-                check_apart(data, tmp_path / inside)
+                check_output_outside_data(data, tmp_path / inside)
 
 
 def test_built_in_set_is_rendered_once_with_its_answers(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from velogan.data.aside import building, move_into_place
+from velogan.data.atomic_dirs import locked_temp_dir, move_into_place
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.rendered.fruit import Fruit, Kind, draw_fruit, paint_fruit
 from velogan.data.rendered.scenery import Light, background, cast_shadow, draw_light
@@ -89,7 +89,7 @@ def render_folder(
         return directory
     _refuse_foreign(directory)
     try:
-        with building(directory.parent, f".building-{directory.name}-") as fresh:
+        with locked_temp_dir(directory.parent, f".building-{directory.name}-") as fresh:
             for folder in FOLDERS:
                 (fresh / folder).mkdir()
             jobs = [("train", domain, index) for domain in ("A", "B") for index in range(count)]
@@ -103,7 +103,7 @@ def render_folder(
     return directory
 
 
-def render_answers(directory: Path, names: Mapping[Domain, Sequence[str]], *, into: Path) -> Path | None:
+def render_truth(directory: Path, names: Mapping[Domain, Sequence[str]], *, into: Path) -> Path | None:
     """Render what training pictures of the set in `directory` would look like with the other fruit.
 
     Gives a folder within `into`, kept for the next time, with `truthA/x.png` and `maskA/x.png` for each `x.png` among
@@ -116,7 +116,7 @@ def render_answers(directory: Path, names: Mapping[Domain, Sequence[str]], *, in
     found = into / f"{NAME}-answers-{key.hexdigest()[:16]}"
     if found.is_dir():
         return found
-    with building(into, f".building-{NAME}-answers-") as fresh:
+    with locked_temp_dir(into, f".building-{NAME}-answers-") as fresh:
         for letter in names:
             for folder in ("truth", "mask"):
                 (fresh / f"{folder}{letter}").mkdir()

@@ -14,7 +14,7 @@ from torch import Tensor
 from velogan.data.config import DataConfig
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import Annotation, normalize_batch
-from velogan.data.sets.sources import Folder, LabelMaps, Side, list_by_stem, stem, without_picture
+from velogan.data.sets.sources import DomainSource, Folder, LabelMaps, describe_unmatched_files, list_by_stem, stem
 from velogan.files import pluralize
 from velogan.metrics.labels import MIN_COLOUR_DISTANCE, find_label_colours, nearest_labels
 from velogan.types import Progress
@@ -28,7 +28,7 @@ NONE = 255
 """In maps of numbers, what stands for no class, as in Cityscapes' and VOC's."""
 
 MAX_CLASSES = 255
-USUAL_CLASSES = 19
+DEFAULT_CLASSES = 19
 """The classes of label maps that nobody has read: those of Cityscapes."""
 
 _SAMPLED_MAPS = 200
@@ -94,7 +94,7 @@ def example_batch(config: DataConfig, shape: tuple[int, int, int], device: torch
     return masks | labels
 
 
-def example_colours(config: DataConfig, classes: int = USUAL_CLASSES) -> Tensor | None:
+def example_colours(config: DataConfig, classes: int = DEFAULT_CLASSES) -> Tensor | None:
     """Return the colours of as many `classes`, all alike, if `config` names label maps; else None."""
     return torch.zeros(classes, 3) if config.labels_a or config.labels_b else None
 
@@ -117,7 +117,7 @@ class Files:
         )
 
 
-def find_annotations(config: DataConfig, sides: Iterable[Side]) -> dict[str, Files]:
+def find_annotations(config: DataConfig, sides: Iterable[DomainSource]) -> dict[str, Files]:
     """Find the masks and label maps whose folders `config` names, by its fields.
 
     Raises ValueError if one is no such folder, or if no file in it has the name of a training picture.
@@ -141,7 +141,7 @@ def find_annotations(config: DataConfig, sides: Iterable[Side]) -> dict[str, Fil
 def open_annotations(
     config: DataConfig,
     files: Mapping[str, Files],
-    domains: Sequence[tuple[Side, Domain]],
+    domains: Sequence[tuple[DomainSource, Domain]],
     *,
     task: Task,
     print_line: Say,
@@ -168,7 +168,7 @@ def open_annotations(
 
 def _open(
     config: DataConfig,
-    side: Side,
+    side: DomainSource,
     domain: Domain,
     files: Files,
     kind: type[Folder],
@@ -188,7 +188,7 @@ def _open(
         which = f"{_WITHOUT[files.what]}, for example {without[0]}"
         print_line(f"{option} has none for {len(without)} of {pictures}, which {which}")
     known = (*side.train.names, *(side.validation.names if side.validation else ()))
-    if alone := without_picture(files.folder, files.names, known):
+    if alone := describe_unmatched_files(files.folder, files.names, known):
         print_line(f"domain {side.letter}: {alone}")
     source = kind(files.folder, tuple(files.names[stem(name)] for name in annotated), filled=False)
     _compare_shapes(option, cast(Folder, side.train).named(annotated), source)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from velogan.data.aside import building, move_into_place, part_of
+from velogan.data.atomic_dirs import cache_subdir, locked_temp_dir, move_into_place
 from velogan.data.config import DataConfig
 from velogan.data.pictures.formats import can_read_heic
 from velogan.data.pictures.values import PixelFormat, Range, can_hold_range
@@ -111,7 +111,7 @@ def open_domain(
     workers = config.workers or os.cpu_count() or 1
     domain, note, damage, directory = None, "", "", Path()
     with ThreadPoolExecutor(workers) as pool:  # hashing, decoding and resizing release Python's lock
-        contents, prepared_in = _contents(folder, pool), part_of(cache_directory(config), "prepared")
+        contents, prepared_in = _contents(folder, pool), cache_subdir(cache_directory(config), "prepared")
         for asked in dict.fromkeys((None, channels)):  # the pictures' own channels may be those asked for
             directory = prepared_in / _key(contents, config, test=test, channels=asked, value_range=value_range)
             domain, damage = _load(directory)
@@ -134,7 +134,7 @@ def open_domain(
 def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_range: Range | None) -> Domain:
     """Give the domain with its range; raises `ValueError` as `open_domain` does."""
     if domain.skipped and not len(domain):
-        raise none_read(folder, *domain.skipped[0], looked_at=len(domain.skipped))
+        raise unreadable_error(folder, *domain.skipped[0], looked_at=len(domain.skipped))
     form = replace(domain.format, pages=config.pages)
     if isinstance(folder, Slices):
         return replace(domain, format=folder.format(form), skipped=(*folder.skipped, *domain.skipped))
@@ -156,7 +156,7 @@ def check_range(folder: ImageSource, names: Sequence[str], form: PixelFormat) ->
         )
 
 
-def none_read(folder: ImageSource, name: str, reason: str, *, looked_at: int) -> ValueError:
+def unreadable_error(folder: ImageSource, name: str, reason: str, *, looked_at: int) -> ValueError:
     """The error for pictures of which none can be read, `name` for that `reason`."""
     return ValueError(
         f"data.path (--data) {folder.path_of(name)} cannot be read (nor any of the "
@@ -213,7 +213,7 @@ def _build(
     progress: Progress | None,
 ) -> None:
     try:
-        with building(directory.parent) as fresh:
+        with locked_temp_dir(directory.parent) as fresh:
             index = write_raw(fresh / "pixels.bin", folder, config, pool, test=test, progress=progress)
             conform(fresh / "pixels.bin", index, channels, value_range)
             index["sha256"] = content_hash(fresh / "pixels.bin")

@@ -17,9 +17,9 @@ import numpy as np
 from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.values import PixelFormat
-from velogan.data.sets.ahead import in_order
 from velogan.data.sets.cache import check_range
 from velogan.data.sets.near_duplicates import near_duplicates, thumbnail
+from velogan.data.sets.prefetch import ordered_map
 from velogan.data.sets.remarks import remarks
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import LETTERS, ImageSource, Sources, find_sources
@@ -98,7 +98,7 @@ def _look_at(folders: Mapping[str, ImageSource], progress: Progress | None) -> d
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for key, folder in folders.items():
             seen[key] = []
-            for _, one in in_order(pool, partial(_look, folder), folder.names, ahead=64):
+            for _, one in ordered_map(pool, partial(_look, folder), folder.names, ahead=64):
                 seen[key].append(one)
                 done += 1
                 if progress:

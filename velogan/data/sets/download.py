@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 from zipfile import BadZipFile, ZipFile
 
-from velogan.data.aside import building, move_into_place
+from velogan.data.atomic_dirs import locked_temp_dir, move_into_place
 from velogan.types import Progress
 
 HOST = "https://people.eecs.berkeley.edu/~taesung_park/CycleGAN/datasets"
@@ -51,7 +51,7 @@ def download(
     if directory.exists():
         raise ValueError(f"{directory} is there already: name another folder, or train on it with --data {directory}")
     address = f"{host or HOST}/{name}.zip"
-    with building(directory.absolute().parent, f".{name}-") as fresh:
+    with locked_temp_dir(directory.absolute().parent, f".{name}-") as fresh:
         archive = fresh / "archive.zip"
         _fetch(address, archive, progress)
         try:

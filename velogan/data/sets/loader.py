@@ -20,7 +20,7 @@ from velogan.data.pictures.values import Range, normalize
 from velogan.data.sets.cache import Domain
 from velogan.types import Batch
 
-RESIDENT_SHARE = 0.25
+GPU_CACHE_FRACTION = 0.25
 """Share of a device's free memory that one domain may take up; a larger one stays on the host."""
 
 _HALVES = 2**31 + 1
@@ -281,7 +281,7 @@ def _resident(domain: Domain, device: torch.device) -> Tensor | None:
     """
     if device.type != "cuda" or not domain.uniform:
         return None
-    if domain.pixels.nbytes > RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]:
+    if domain.pixels.nbytes > GPU_CACHE_FRACTION * torch.cuda.mem_get_info(device)[0]:
         return None
     return on_device(domain, device)
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.pictures.values import common_channels
 from velogan.data.sets.annotations import Labels, Task, find_annotations, open_annotations
-from velogan.data.sets.cache import Domain, none_read, open_domain
+from velogan.data.sets.cache import Domain, open_domain, unreadable_error
 from velogan.data.sets.loader import Annotation, window
 from velogan.data.sets.remarks import remarks
-from velogan.data.sets.sources import Side, Sources, find_sources
+from velogan.data.sets.sources import DomainSource, Sources, find_sources
 
 _LOOKED_AT = 16
 """Pictures of a domain, at most twice as many, whose channels are looked at before all are read."""
@@ -62,7 +62,7 @@ class Data:
         return {window(config, shape) for domain in (self.a, self.b) for shape in domain.shapes}
 
 
-def look_at_channels(side: Side, config: DataConfig) -> int:
+def probe_channels(side: DomainSource, config: DataConfig) -> int:
     """The channels that `open_data` will find, by pictures spread over the domain. `ValueError` if none can be read."""
     names, counts, reasons = side.train.names, list[int](), list[str]()
     for number in range(0, len(names), -(-len(names) // _LOOKED_AT)):
@@ -71,7 +71,7 @@ def look_at_channels(side: Side, config: DataConfig) -> int:
         except (OSError, ValueError) as error:
             reasons.append(str(error))
     if not counts:
-        raise none_read(side.train, names[0], reasons[0], looked_at=len(reasons))
+        raise unreadable_error(side.train, names[0], reasons[0], looked_at=len(reasons))
     return config.reading(side.letter)["channels"] or common_channels(counts)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from velogan.data.pictures.values import PixelFormat
 from velogan.data.sets.slices import Slices
-from velogan.data.sets.sources import ImageSource, left_out
+from velogan.data.sets.sources import ImageSource, describe_skipped_files
 from velogan.types import Letter
 
 _DARK = 0.25
@@ -20,11 +20,11 @@ def remarks(source: ImageSource, form: PixelFormat, values: np.ndarray, *, lette
 
     `form`: of the images of domain `letter`; `values`: some of their pixels.
     """
-    found = source.note if isinstance(source, Slices) else left_out(source.directory, scans=False)
-    return [line for line in (found, range_remark(form, values, letter=letter)) if line]
+    found = source.note if isinstance(source, Slices) else describe_skipped_files(source.directory, scans=False)
+    return [line for line in (found, range_warning(form, values, letter=letter)) if line]
 
 
-def range_remark(form: PixelFormat, values: np.ndarray, *, letter: Letter) -> str:
+def range_warning(form: PixelFormat, values: np.ndarray, *, letter: Letter) -> str:
     """Return a line if networks would see images almost black or mostly clipped; else nothing.
 
     Images of 8 bits without a declared range are as people see them; floats without one are refused elsewhere.

@@ -21,13 +21,13 @@ from typing import Self
 
 import numpy as np
 
-from velogan.data.aside import part_of
+from velogan.data.atomic_dirs import cache_subdir
 from velogan.data.config import WINDOWS, DataConfig
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.picture import convert_decode_errors
 from velogan.data.pictures.scans import Scan, read_scan, require_library
 from velogan.data.pictures.values import PixelFormat, Range
-from velogan.data.sets.ahead import in_order
+from velogan.data.sets.prefetch import ordered_map
 from velogan.files import atomic_write, pluralize, sha256
 from velogan.types import Letter, Progress
 
@@ -70,7 +70,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Look:
+class VolumeIndex:
     """What is in some files: their volumes, and the files that cannot be read, with the reason.
 
     `window`: how the values' range was chosen; `own_scale`: each volume has its own; `passing`: a file could not be
@@ -136,7 +136,7 @@ class Slices:
     """
 
     scans: Scans = field(repr=False)
-    look: Look = field(repr=False)
+    look: VolumeIndex = field(repr=False)
     chosen: tuple[tuple[int, int], ...] = field(repr=False)
     neighbours: int = 0
     note: str = ""
@@ -287,12 +287,12 @@ def _kept(
     *,
     workers: int | None,
     progress: Progress | None,
-) -> Look:
-    """As `look_through`, from the cache where it is kept there."""
+) -> VolumeIndex:
+    """As `index_volumes`, from the cache where it is kept there."""
     facts = [(name, _state(scans.directory / name)) for name in files]
     told = repr((VERSION, asked, os.path.realpath(scans.directory), facts))
     key = hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
-    file = part_of(cache, "scans") / f"{key}.json"
+    file = cache_subdir(cache, "scans") / f"{key}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
         tree = json.loads(file.read_text())
         series = tuple(
@@ -300,8 +300,8 @@ def _kept(
             for one in tree["series"]
         )
         skipped = tuple((name, reason) for name, reason in tree["skipped"])
-        return Look(series, skipped, tree["window"], tree["own_scale"])
-    look = look_through(scans, files, asked, workers=workers, progress=progress)
+        return VolumeIndex(series, skipped, tree["window"], tree["own_scale"])
+    look = index_volumes(scans, files, asked, workers=workers, progress=progress)
     if not look.passing:
         with suppress(OSError), atomic_write(file) as tmp_path:  # it can be made again
             tmp_path.write_text(json.dumps(asdict(look)))
@@ -328,14 +328,14 @@ class _Found:
     sample: np.ndarray
 
 
-def look_through(
+def index_volumes(
     scans: Scans,
     files: Sequence[str],
     asked: Range | str | None,
     *,
     workers: int | None = None,
     progress: Progress | None = None,
-) -> Look:
+) -> VolumeIndex:
     """Read every slice once: which volumes there are, their ranges, and which slices have no content.
 
     `asked`: the range, or the name of a window; None: by the kind of scan, a window for soft tissue for CT, else each
@@ -347,7 +347,9 @@ def look_through(
     passing = False
     count = workers or os.cpu_count() or 1
     with ThreadPoolExecutor(count) as pool:
-        for done, (name, seen) in enumerate(in_order(pool, partial(_look_at, scans), files, ahead=2 * count), start=1):
+        for done, (name, seen) in enumerate(
+            ordered_map(pool, partial(_look_at, scans), files, ahead=2 * count), start=1
+        ):
             if isinstance(seen, Exception):
                 skipped.append((name, getattr(seen, "strerror", "") or str(seen) or type(seen).__name__))
                 passing |= isinstance(seen, _PASSING) and not isinstance(seen, PermissionError)
@@ -363,7 +365,7 @@ def look_through(
         for key, seen in sorted(found.items(), key=lambda item: item[1][0].slice)
         for volume in _split_phases(seen)
     ]
-    return Look(tuple(volumes), tuple(skipped), window, span is None, passing)
+    return VolumeIndex(tuple(volumes), tuple(skipped), window, span is None, passing)
 
 
 def _window(asked: Range | str | None, modalities: Sequence[str], directory: Path) -> tuple[str, Range | None]:

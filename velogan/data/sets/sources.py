@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Self
 
-from velogan.data.aside import part_of
+from velogan.data.atomic_dirs import cache_subdir
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.pictures.geography import find_world_files
 from velogan.data.pictures.images import (
@@ -107,7 +107,7 @@ def content_hash(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Side:
+class DomainSource:
     """One domain, `letter` A or B, on disk.
 
     `truth`: folder with the true counterpart of each test picture in the other domain, under the same name; `mask`:
@@ -127,8 +127,8 @@ class Side:
 class Sources:
     """Both domains. `aligned`: testA and testB hold pairs under equal names, so each is the other's truth."""
 
-    a: Side
-    b: Side
+    a: DomainSource
+    b: DomainSource
     aligned: bool
 
 
@@ -168,7 +168,7 @@ def find_sources(config: DataConfig, *, progress: Progress | None = None) -> Sou
     return sources
 
 
-def check_apart(config: DataConfig, out: Path) -> None:
+def check_output_outside_data(config: DataConfig, out: Path) -> None:
     """ValueError where `out` lies among the pictures: those that are written there would be trained on, too."""
     given = [Path(one).expanduser() for one in config.path]
     parts = (given[0] / f"{part}{letter}" for part in ("train", "test") for letter in LETTERS)
@@ -180,7 +180,7 @@ def check_apart(config: DataConfig, out: Path) -> None:
             )
 
 
-def _check_volumes(side: Side, neighbours: int) -> None:
+def _check_volumes(side: DomainSource, neighbours: int) -> None:
     train = side.train
     if not isinstance(train, Slices) or all(len(one.slices) == 1 for one in train.look.series):
         raise ValueError(
@@ -189,7 +189,7 @@ def _check_volumes(side: Side, neighbours: int) -> None:
         )
 
 
-def _check_groups(side: Side, expression: str) -> None:
+def _check_groups(side: DomainSource, expression: str) -> None:
     if not any(_group_of(name, expression) for name in side.train.names):
         raise ValueError(
             f"data.group={expression!r} finds nothing in the names of {side.train.where} (domain {side.letter}), "
@@ -202,7 +202,7 @@ def _group_of(name: str, expression: str | None) -> str | None:
     return match and match[1 if match.re.groups else 0]
 
 
-def _hold_out(side: Side, config: DataConfig) -> Side:
+def _hold_out(side: DomainSource, config: DataConfig) -> DomainSource:
     """Move whole groups with at most `data.validation` pictures, at most a tenth of all, to validation.
 
     The groups whose names have the lowest hashes are taken: at least one group, but none with more than half of the
@@ -267,7 +267,7 @@ def _rendered(config: DataConfig, progress: Progress | None) -> Path:
     counts = f"{config.render_count}-{config.render_test}"
     name = f"{BUILT_IN}-v{VERSION}-{load}-{test}-{counts}-seed0"
     return render_folder(
-        part_of(cache_directory(config), "rendered") / name,
+        cache_subdir(cache_directory(config), "rendered") / name,
         count=config.render_count,
         test_count=config.render_test,
         image_size=load,
@@ -285,10 +285,10 @@ def _two_sets(config: DataConfig, progress: Progress | None) -> Sources:
             f"data.path (--data) names {first} and {second}, which are one place or lie one in the other, so that "
             "pictures would be in both domains: name two folders side by side"
         )
-    sides: list[Side] = []
+    sides: list[DomainSource] = []
     names = [place.name for place in places]
     for letter, name, given in zip(LETTERS, names if names[0] != names[1] else LETTERS, config.path):
-        sides.append(Side(letter, name, _pictures(Path(given).expanduser(), letter, config, progress)))
+        sides.append(DomainSource(letter, name, _pictures(Path(given).expanduser(), letter, config, progress)))
     return Sources(sides[0], sides[1], aligned=False)
 
 
@@ -309,7 +309,7 @@ def _one_folder(root: Path, names: tuple[str, str], config: DataConfig, progress
         answers = truth if truth.is_dir() else other.directory if aligned and isinstance(other, Folder) else None
         train = _pictures(root / f"train{letter}", letter, config, progress)
         objects = mask if mask.is_dir() else None
-        sides.append(Side(letter, name, train, test, truth=answers, mask=objects))
+        sides.append(DomainSource(letter, name, train, test, truth=answers, mask=objects))
     return Sources(sides[0], sides[1], aligned=aligned)
 
 
@@ -346,7 +346,7 @@ def _pictures(directory: Path, letter: Letter, config: DataConfig, progress: Pro
             )
         return slices(directory, names)
     if names:
-        return in_folder(directory, names, config)
+        return folder_of_pictures(directory, names, config)
     if scans := [
         name for name in list_files(directory, POSSIBLE_SUFFIXES) if scan_suffix(directory / name) is not None
     ]:
@@ -358,7 +358,7 @@ def _pictures(directory: Path, letter: Letter, config: DataConfig, progress: Pro
     )
 
 
-def in_folder(directory: Path, names: tuple[str, ...], config: DataConfig) -> Folder:
+def folder_of_pictures(directory: Path, names: tuple[str, ...], config: DataConfig) -> Folder:
     """Pictures of a folder, whose pages are what `config` says."""
     return Folder(directory, names, pages_are_channels=config.pages == "channels")
 
@@ -382,7 +382,7 @@ def list_by_stem(directory: Path) -> dict[str, str]:
     return found
 
 
-def without_picture(directory: Path, there: Mapping[str, str], names: Iterable[str]) -> str:
+def describe_unmatched_files(directory: Path, there: Mapping[str, str], names: Iterable[str]) -> str:
     """A line that counts the files of masks or label maps, `there` by their stems, that are of none of the pictures.
 
     Nothing where there are none.
@@ -398,7 +398,7 @@ def stem(name: str) -> str:
     return str(PurePosixPath(name).with_suffix(""))
 
 
-def left_out(directory: Path, *, scans: bool) -> str:
+def describe_skipped_files(directory: Path, *, scans: bool) -> str:
     """A line that counts, by the ends of their names, the files below a folder that are no pictures; `scans` are none.
 
     World files go with their pictures and are not counted. Nothing where there are none, or no folder.

@@ -13,7 +13,7 @@ import numpy as np
 from velogan.data.config import DataConfig
 from velogan.data.pictures.preprocess import prepare
 from velogan.data.pictures.values import Range, can_hold_range, common_channels, promote_dtype, to_channels
-from velogan.data.sets.ahead import in_order
+from velogan.data.sets.prefetch import ordered_map
 from velogan.data.sets.sources import ImageSource, LabelMaps
 from velogan.types import Progress
 
@@ -44,7 +44,7 @@ def write_raw(
     index: dict[str, Any] = {"names": [], "shapes": [], "dtypes": [], "skipped": []}
     prepare_one = partial(_prepare_one, folder, config, test)
     with path.open("wb") as file:
-        prepared = in_order(pool, prepare_one, folder.names, ahead=4 * (config.workers or os.cpu_count() or 1))
+        prepared = ordered_map(pool, prepare_one, folder.names, ahead=4 * (config.workers or os.cpu_count() or 1))
         for done, (name, result) in enumerate(prepared, start=1):
             if isinstance(result, str):
                 index["skipped"].append((name, result))

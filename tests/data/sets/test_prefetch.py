@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from velogan.data.sets.ahead import _MAX_WAITING, in_order
+from velogan.data.sets.prefetch import _MAX_WAITING, ordered_map
 
 
 class _Reader:
@@ -36,7 +36,9 @@ SIZES = st.lists(st.sampled_from([2**10, 2**20, _MAX_WAITING // 2 + 1, 5 * _MAX_
 def test_results_come_in_order_and_few_large_images_are_in_flight(sizes: list[int], threads: int, ahead: int) -> None:
     reader, large = _Reader(sizes), _MAX_WAITING // 2
     with ThreadPoolExecutor(threads) as pool:
-        for taken, (number, result) in enumerate(in_order(pool, reader.read, range(len(sizes)), ahead=ahead), start=1):
+        for taken, (number, result) in enumerate(
+            ordered_map(pool, reader.read, range(len(sizes)), ahead=ahead), start=1
+        ):
             assert (number, result.nbytes) == (taken - 1, sizes[number])
             assert reader.begun - taken <= ahead + 1
             if min(sizes) > large:
@@ -48,8 +50,8 @@ def test_results_come_in_order_and_few_large_images_are_in_flight(sizes: list[in
 def test_giving_up_leaves_nobody_waiting() -> None:
     large = [5 * _MAX_WAITING] * 6
     with pytest.raises(ValueError, match="number 1"), ThreadPoolExecutor(3) as pool:
-        list(in_order(pool, _Reader([2**10, -1, *large]).read, range(8), ahead=8))
+        list(ordered_map(pool, _Reader([2**10, -1, *large]).read, range(8), ahead=8))
     with ThreadPoolExecutor(3) as pool:
-        rest = in_order(pool, _Reader(large).read, range(6), ahead=6)
+        rest = ordered_map(pool, _Reader(large).read, range(6), ahead=6)
         next(rest)
         rest.close()

@@ -15,7 +15,7 @@ from typing import IO
 _LOCK = ".lock"
 
 
-def part_of(cache: Path, name: str) -> Path:
+def cache_subdir(cache: Path, name: str) -> Path:
     """The folder `name` of a cache, made with the cache's permissions: who may write there may write here.
 
     If that fails, the first write there raises the error.
@@ -29,7 +29,7 @@ def part_of(cache: Path, name: str) -> Path:
 
 
 @contextmanager
-def building(parent: Path, prefix: str = ".building-") -> Iterator[Path]:
+def locked_temp_dir(parent: Path, prefix: str = ".building-") -> Iterator[Path]:
     """Give a new folder in `parent` whose name begins with `prefix`; at the end, remove it if it is still there.
 
     A builder locks its folder. Folders without a lock were left by killed processes; they are removed first.

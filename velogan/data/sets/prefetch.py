@@ -15,7 +15,7 @@ _MAX_WAITING = 3 * 2**26
 """While results that nobody has taken hold more bytes than this, no further image is begun."""
 
 
-def in_order(
+def ordered_map(
     pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], *, ahead: int
 ) -> Generator[tuple[Item, Result], None, None]:
     """Yield each item with `function(item)`, in order, while the pool's threads work on up to `ahead` of the next.

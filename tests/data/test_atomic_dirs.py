@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from velogan.data.aside import building, move_into_place, part_of
+from velogan.data.atomic_dirs import cache_subdir, locked_temp_dir, move_into_place
 
 
 def _names(folder: Path) -> list[str]:
@@ -15,7 +15,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def test_a_folder_appears_whole(tmp_path: Path) -> None:
-    with building(tmp_path / "new") as fresh:
+    with locked_temp_dir(tmp_path / "new") as fresh:
         (fresh / "file").write_text("content")
         assert not (tmp_path / "new" / "made").exists()
         move_into_place(fresh, tmp_path / "new" / "made", whole=lambda: False)
@@ -26,14 +26,14 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", [0o700, 0o1777])
 def test_who_may_write_to_a_cache_may_write_to_its_parts(mode: int, tmp_path: Path) -> None:
     tmp_path.chmod(mode)
-    assert part_of(tmp_path, "prepared") == tmp_path / "prepared"
+    assert cache_subdir(tmp_path, "prepared") == tmp_path / "prepared"
     assert stat.S_IMODE((tmp_path / "prepared").stat().st_mode) == mode
     (tmp_path / "prepared").chmod(0o755)
-    assert stat.S_IMODE(part_of(tmp_path, "prepared").stat().st_mode) == 0o755  # what is there stays as it is
+    assert stat.S_IMODE(cache_subdir(tmp_path, "prepared").stat().st_mode) == 0o755  # what is there stays as it is
 
 
 def test_or_not_at_all(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), building(tmp_path) as fresh:
+    with pytest.raises(FileNotFoundError), locked_temp_dir(tmp_path) as fresh:
         (fresh / "file").rename(tmp_path / "made")
     assert _names(tmp_path) == []
 
@@ -42,7 +42,7 @@ def test_or_not_at_all(tmp_path: Path) -> None:
 def test_what_is_there_stays_where_it_is_whole(whole: bool, tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "file").write_text("old")
-    with building(tmp_path) as fresh:
+    with locked_temp_dir(tmp_path) as fresh:
         (fresh / "file").write_text("new")
         move_into_place(fresh, tmp_path / "made", whole=lambda: whole)
     assert (tmp_path / "made" / "file").read_text() == ("old" if whole else "new")
@@ -53,7 +53,7 @@ def test_builders_at_work_are_left_alone_and_what_dead_ones_left_is_removed(tmp_
     (tmp_path / ".building-dead").mkdir()
     (tmp_path / ".building-dead" / ".lock").touch()
     (tmp_path / ".building-foreign").mkdir()
-    with building(tmp_path) as first, building(tmp_path) as second:
+    with locked_temp_dir(tmp_path) as first, locked_temp_dir(tmp_path) as second:
         assert _names(tmp_path) == sorted([".building-foreign", first.name, second.name])
 
 
@@ -69,6 +69,6 @@ def test_a_folder_taken_for_abandoned_before_it_was_locked_is_made_again(
         lock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with building(tmp_path) as fresh:
+    with locked_temp_dir(tmp_path) as fresh:
         assert fresh.is_dir()
         assert fresh != removed[0]
