@@ -142,7 +142,7 @@ def test_the_generators_loss_written_out(output: str, batched: bool, tiny_config
     for name, value in expected.items():
         torch.testing.assert_close(out.logged[name], value, rtol=2e-3, atol=1e-4)  # heads' lengths are 1 but for 1e-8
     torch.testing.assert_close(out.loss, sum(out.logged.values()))
-    assert torch.equal(out.cache["fake_b"], objective.translated(nets, objective.directions[0], batch["A"])) or batched
+    assert torch.equal(out.cache["fake_b"], objective.translate(nets, objective.directions[0], batch["A"])) or batched
 
 
 def test_heads_and_both_parts_learn_from_the_contrast_alone(tiny_config: Callable[..., Config]):
@@ -175,7 +175,7 @@ def test_bf16_and_the_native_kernels_are_near_float32(tiny_config: Callable[...,
     ("changes", "message"),
     [
         ({"generator": {"network": "unet_128"}}, "network=unet_128 has no blocks.*set generator.network=resnet"),
-        ({"generator": {"output": "change", "norm": "none"}}, "output=change decodes twice.*set"),
+        ({"generator": {"output": "change", "norm": "none"}}, "output=change is not available.*set"),
         ({"discriminator": {"network": "projected"}, "method": {"source_as_fake_fraction": 0.1}}, "is for PatchGANs"),
     ],
 )

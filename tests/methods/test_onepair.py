@@ -223,7 +223,7 @@ def _spec(**generator: Any) -> Spec:
 def test_what_images_alone_have_is_refused_without_them():
     spec = _spec()
     judges = dict.fromkeys(spec.discriminators, DiscriminatorConfig(network="projected+basic"))
-    with pytest.raises(ValueError, match=r"network=projected\+basic sees pictures.*network=basic"):
+    with pytest.raises(ValueError, match=r"network=projected\+basic needs images.*network=basic"):
         OnePair().check(replace(spec, discriminators=judges))
     masks = _spec(output="mask")
     with pytest.raises(ValueError, match=r"output=mask is for method=cyclegan"):

@@ -139,7 +139,7 @@ def test_an_autoencoder_first_and_then_a_translator_around_it(one_pair: Callable
     assert _train(longer.change(method={"start": str(moved)}, train={"length": "13 images"}), second).images_seen == 13
 
     wider = around.change(generator={"channels": 6}, method={"start": str(moved)})
-    with pytest.raises(ValueError, match=r"method.start=.* holds another autoencoder than generator"):
+    with pytest.raises(ValueError, match=r"method.start=.* has another autoencoder than generator"):
         _train(wider, tmp_path / "third")
 
 
@@ -159,7 +159,7 @@ def test_what_does_not_go_with_the_method_is_refused_with_the_mend(sections: dic
 
 
 def test_pictures_too_small_to_be_judged_are_refused_before_training(one_pair: Callable[..., Config], tmp_path: Path):
-    with pytest.raises(ValueError, match=r"discriminator.network=basic cannot take pictures of 16x16"):
+    with pytest.raises(ValueError, match=r"discriminator.network=basic cannot take images of 16x16"):
         _train(one_pair(data={"crop_size": 16}), tmp_path / "run")
 
 

@@ -50,13 +50,13 @@ class Toy(Method):
     def directions(self) -> tuple[Direction, ...]:
         return ("a2b",)
 
-    def roles(self, spec: Spec, make: NetworkFactory) -> dict[str, Role]:
+    def roles(self, spec: Spec, factory: NetworkFactory) -> dict[str, Role]:
         a, b = spec.channels["A"], spec.channels["B"]
-        config = spec.discriminators["a2b"]
+        generator, config = spec.generators["a2b"], spec.discriminators["a2b"]
         return {
-            "painter": Role(net=make.generator(spec.generators["a2b"], in_channels=a, out_channels=b), averaged=True),
+            "painter": Role(net=factory.generator(generator, in_channels=a, out_channels=b), averaged=True),
             "critic": Role(
-                net=make.discriminator(config, in_channels=b),
+                net=factory.discriminator(config, in_channels=b),
                 header=discriminator_header(config, in_channels=b),
                 real_domain="B",
             ),
@@ -65,7 +65,7 @@ class Toy(Method):
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> _Losses:
         return _Losses(self)
 
-    def views(self, nets: Nets, spec: Spec) -> InferenceGenerators:
+    def inference_generators(self, nets: Nets, spec: Spec) -> InferenceGenerators:
         return InferenceGenerators({"a2b": nets["painter"]})
 
 

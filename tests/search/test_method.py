@@ -193,7 +193,7 @@ def test_averages_have_architecture_weights_of_their_own(search: Callable[..., C
     config = search()
     roles = {name: role.net for name, role in build_roles(config.method, config.spec, seed=config.train.seed).items()}
     averages = _weights_apart(roles)
-    views = config.method.views(averages, config.spec)
+    views = config.method.inference_generators(averages, config.spec)
     with torch.no_grad():
         for weight in averages["arch_G_A"].parameters():
             weight.copy_(torch.arange(len(weight)).float())

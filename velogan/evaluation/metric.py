@@ -257,7 +257,7 @@ def _check_views(method: Method, spec: Spec, name: str, base: str) -> None:
     """Raise ValueError if the method lacks the reverse generator or the reconstruction that a metric needs."""
     with torch.device("meta"):
         nets = {key: role.net for key, role in method.roles(spec, Networks()).items()}
-        views = method.views(nets, spec)
+        views = method.inference_generators(nets, spec)
     if "reconstruction" in base and views.reconstruction is None:
         raise ValueError(f"metric={name}: method={method.kind} has no reconstruction; use {SCORE}")
     if base.startswith("cycle") and (views.reconstruction is not None or len(views.generators) < 2):

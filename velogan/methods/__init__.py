@@ -1,7 +1,4 @@
-"""The methods: each a file that holds its configuration, its networks by role, its losses and its generators.
-
-A new method is a file here and a recipe.
-"""
+"""The methods: each is a file with its configuration, its networks by role, its losses and its generators."""
 
 from velogan.methods.base import Method
 from velogan.methods.contrast import Contrast
@@ -9,6 +6,6 @@ from velogan.methods.cyclegan import CycleGAN
 from velogan.methods.onepair import OnePair
 
 METHODS: dict[str, type[Method]] = {method.kind: method for method in (CycleGAN, Contrast, OnePair)}
-"""By the name that a configuration's `method.kind` gives. A search can wrap each of them."""
+"""By the name that a configuration's `method.kind` gives. A search can wrap those that are `searchable`."""
 
 DEFAULT = CycleGAN()

@@ -1,4 +1,4 @@
-"""What methods with discriminators have in common: the adversarial loss, and what keeps its training stable."""
+"""Fields and loss of methods with discriminators."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from velogan.objectives.losses import GanLossName, gan_loss
 
 
 class Adversarial(Method):
-    """Fields of every method with discriminators."""
+    """A method with discriminators."""
 
     gan: GanLossName = Field(default="lsgan", description="Adversarial loss.")
     smoothing: float = Field(
         default=0.0,
         ge=0,
         lt=0.5,
-        description="lsgan and vanilla: so much less than 1 is asked of real images, so that a discriminator does not "
-        "become too sure; 0.1 is usual.",
+        description="One-sided label smoothing for lsgan and vanilla: the target of real images is 1 minus this. "
+        "0.1 is usual.",
     )
     pool_size: int = Field(
-        default=50, ge=0, description="Earlier fakes kept per discriminator, which sees some of them again."
+        default=50, ge=0, description="Number of earlier fakes stored per discriminator, which sees some of them again."
     )
 
     @model_validator(mode="after")
-    def _stabilisers_fit(self) -> Adversarial:
+    def _check_smoothing(self) -> Adversarial:
         if self.smoothing and self.gan not in ("lsgan", "vanilla"):
             raise ValueError(
-                f"smoothing={self.smoothing:g} is of losses with labels, not gan={self.gan}: leave it out, or set "
+                f"smoothing={self.smoothing:g} is for losses with labels, not gan={self.gan}: leave it out, or set "
                 "gan=lsgan or vanilla"
             )
         return self
@@ -49,16 +49,16 @@ class Adversarial(Method):
         batched: bool,
         weights: Tensor | None = None,
     ) -> Tensor:
-        """Half of real plus fake. See `together` for `batched`.
+        """Return a discriminator's loss: half of real plus fake. See `batched_forward` for `batched`.
 
-        `weights` are those of fakes for heads on trained features. The PatchGAN, which comes last, has none.
+        `weights`: those of fakes, for heads on pretrained features. The PatchGAN, which comes last, has none.
         """
-        on_real, on_fake = batched_forward(discriminator, real, fake, batched=batched)
-        loss = gan_loss(on_real, real=True, kind=self.gan, smoothing=self.smoothing)
-        if weights is None or isinstance(on_fake, Tensor):
-            loss = loss + gan_loss(on_fake, real=False, kind=self.gan)
+        real_logits, fake_logits = batched_forward(discriminator, real, fake, batched=batched)
+        loss = gan_loss(real_logits, real=True, kind=self.gan, smoothing=self.smoothing)
+        if weights is None or isinstance(fake_logits, Tensor):
+            loss = loss + gan_loss(fake_logits, real=False, kind=self.gan)
         else:
-            *by_features, by_pixels = on_fake
-            loss = loss + gan_loss(by_features, real=False, kind=self.gan, weights=weights)
-            loss = loss + gan_loss(by_pixels, real=False, kind=self.gan)
+            *feature_logits, patch_logits = fake_logits
+            loss = loss + gan_loss(feature_logits, real=False, kind=self.gan, weights=weights)
+            loss = loss + gan_loss(patch_logits, real=False, kind=self.gan)
         return loss * 0.5

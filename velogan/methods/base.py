@@ -1,4 +1,4 @@
-"""What a method is: the fields a user may set, its networks by role, its losses, and the generators that come of it."""
+"""Interface of a method: its fields in a configuration, its networks by role, its losses and its generators."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from velogan.types import Direction, Letter, Nets, domains_of
 
 @dataclass(frozen=True)
 class Spec:
-    """What the networks of a run shall be.
+    """Architecture of all networks of a run.
 
-    `generators` are of a2b and b2a; `discriminators` judge what these make, in the same order. `channels` are those of
-    the pictures, by domain.
+    `discriminators`: those of the fakes of each direction. `channels`: number of channels of the images, by domain.
     """
 
     generators: Mapping[Direction, GeneratorConfig]
@@ -29,47 +28,47 @@ class Spec:
 
     @property
     def multiple(self) -> int:
-        """What the sides of pictures must be divisible by, for all generators, in pixels."""
+        """The number that image sides must be divisible by, for all generators."""
         return max(generator.multiple for generator in self.generators.values())
 
     @property
     def norms(self) -> set[str]:
-        """The kinds of norm in all networks."""
-        return {part.norm for part in (*self.generators.values(), *self.discriminators.values())}
+        """The norms of all networks."""
+        return {config.norm for config in (*self.generators.values(), *self.discriminators.values())}
 
-    def check_equal_channels(self, why: str) -> None:
-        """ValueError where pictures of A and B differ in their channels; `why` they must not: the message's start."""
+    def check_equal_channels(self, reason: str) -> None:
+        """Raise ValueError, which starts with `reason`, if images of A and B differ in their channels."""
         a, b = self.channels["A"], self.channels["B"]
         if a != b:
             raise ValueError(
-                f"{why}, but images of A have {a} and those of B {b} channels: set data.channels_a and data.channels_b "
+                f"{reason}, but images of A have {a} and those of B {b} channels: set data.channels_a and data.channels_b "
                 "to the same number"
             )
 
 
 class NetworkFactory(Protocol):
-    """Builds networks, freshly initialised. A search hands in another one, which builds supernets."""
+    """Builds newly initialised networks; that of a search builds supernets."""
 
     def generator(self, config: GeneratorConfig, *, in_channels: int, out_channels: int) -> nn.Module:
-        """`(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1]."""
+        """Build a network from `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1]."""
         ...
 
     def discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
-        """Of images `(B, in_channels, H, W)` in [-1, 1]; gives logits `(B, 1, h, w)`."""
+        """Build a network from images `(B, in_channels, H, W)` in [-1, 1] to logits `(B, 1, h, w)`."""
         ...
 
     def encoding_discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
-        """Of a generator's encodings `(B, in_channels, H/4, W/4)`."""
+        """Build a network from a generator's encodings `(B, in_channels, H/4, W/4)` to logits."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
-    """One network of a method and what it is for.
+    """One network of a method and its purpose.
 
-    `header` describes the network so that `networks.build.build_network` makes it again; None for a network that is
-    kept within the generators' files. `averaged`: a moving average of its weights is kept. `real_domain`: the
-    domain whose images, or encodings of them (`input_kind`), a discriminator tells from fakes.
+    `header`: from which `networks.build.build_network` rebuilds it; None if it is saved within the generators' files.
+    `averaged`: whether its weights have a moving average. `real_domain`: the domain whose images, or encodings of them
+    (`input_kind`), a discriminator distinguishes from fakes; None for other networks.
     """
 
     net: nn.Module
@@ -81,10 +80,10 @@ class Role:
 
 @dataclass(frozen=True)
 class InferenceGenerators:
-    """The complete generators that a method exposes, by direction, over the weights of the roles.
+    """The complete generators of a method, by direction, over the weights of the roles.
 
-    `reconstruction` encodes and decodes an image without translating it, where the method has such a thing.
-    `translates` is false where the generators too shall give back their input: an autoencoder that is trained alone.
+    `reconstruction`: encodes and decodes an image without translating it; None if the method has no autoencoder.
+    `translates`: False if the generators too reconstruct their input, as an autoencoder that is trained alone.
     """
 
     generators: Mapping[Direction, nn.Module]
@@ -93,7 +92,7 @@ class InferenceGenerators:
 
 
 class Method(BaseModel):
-    """A method is the section `method` of a configuration: its fields, and all that follows from them.
+    """The section `method` of a configuration, and the networks and losses that it defines.
 
     A subclass is one file: it sets `kind`, its name in configurations, and `summary`, a line for the help.
     """
@@ -103,53 +102,51 @@ class Method(BaseModel):
     kind: ClassVar[str]
     summary: ClassVar[str]
     searchable: ClassVar[bool] = True
-    """Whether its generators may be of cells, so that a search can wrap it."""
+    """Whether its generators may consist of cells, so that a search can wrap it."""
 
     @model_serializer(mode="wrap")
-    def _with_kind(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {"kind": self.kind, **fields(self)}
+    def _add_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"kind": self.kind, **serialize(self)}
 
     @model_validator(mode="before")
     @classmethod
-    def _without_kind(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            return value
-        return {name: part for name, part in value.items() if name != "kind"}
+    def _drop_kind(cls, value: Any) -> Any:
+        return {name: field for name, field in value.items() if name != "kind"} if isinstance(value, Mapping) else value
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """The directions that a run learns to translate."""
+        """The directions that a run learns."""
         return ("a2b", "b2a")
 
     @property
     def fixed_size_fields(self) -> Mapping[str, str]:
-        """The fields, as `name=value`, that need pictures of one size, each with a value that does not."""
+        """Fields, as `name=value`, that need images of one size, each with a value that does not."""
         return {}
 
     def check(self, spec: Spec) -> None:
-        """ValueError, naming the field and the mend, where networks of `spec` do not suit the method."""
+        """Raise ValueError, with the field and a hint, if networks of `spec` do not suit the method."""
 
-    def roles(self, spec: Spec, make: NetworkFactory) -> dict[str, Role]:
-        """The networks by role, built by `make` in the order in which they are initialised."""
+    def roles(self, spec: Spec, factory: NetworkFactory) -> dict[str, Role]:
+        """Build the networks by role with `factory`, in the order of their initialisation."""
         raise NotImplementedError
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> Objective:
-        """The losses for images of `shape` (H, W); `batched` runs passes of one network together."""
+        """Return the losses for images of `shape` (H, W); with `batched`, passes of one network run as one batch."""
         raise NotImplementedError
 
-    def views(self, nets: Nets, spec: Spec) -> InferenceGenerators:
-        """Generators over the weights of `nets`, the networks by role or their averages."""
+    def inference_generators(self, nets: Nets, spec: Spec) -> InferenceGenerators:
+        """Return the generators over the weights of `nets`, the networks by role or their averages."""
         raise NotImplementedError
 
     def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
-        """What the files of the generators say of them, so that `networks.build.build_network` makes them again."""
+        """Return the headers of the generators' files, from which `networks.build.build_network` rebuilds them."""
         return {direction: generator_header(spec, direction) for direction in self.directions}
 
 
-def generator_header(spec: Spec, direction: Direction, **changed: Any) -> dict[str, Any]:
-    """The header of a generator of `spec`, with fields of its configuration `changed`."""
+def generator_header(spec: Spec, direction: Direction, **changes: Any) -> dict[str, Any]:
+    """Return the header of a generator of `spec`, with `changes` of its configuration."""
     source, target = domains_of(direction)
-    config = spec.generators[direction].model_copy(update=changed)
+    config = spec.generators[direction].model_copy(update=changes)
     return {
         "network": "generator",
         "config": config.model_dump(mode="json"),
@@ -161,5 +158,5 @@ def generator_header(spec: Spec, direction: Direction, **changed: Any) -> dict[s
 def discriminator_header(
     config: DiscriminatorConfig, *, in_channels: int, network: str = "discriminator"
 ) -> dict[str, Any]:
-    """The header of a discriminator; `network` names the builder."""
+    """Return the header of a discriminator; `network`: the kind that `networks.build.build_network` builds."""
     return {"network": network, "config": config.model_dump(mode="json"), "in_channels": in_channels}

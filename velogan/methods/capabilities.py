@@ -1,4 +1,4 @@
-"""What some methods can do and others cannot. Who needs a capability asks for it by `capability`."""
+"""Optional features of methods, as protocols. Query one with `capability(method, Protocol)`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Capability = TypeVar("Capability")
 
 
 def capability(method: Method, kind: type[Capability]) -> Capability | None:
-    """`method`, or else the method that it wraps, if it has the capability `kind`; None if neither has it."""
+    """Return `method`, or else the method that it wraps, if that has the capability `kind`; otherwise None."""
     if isinstance(method, kind):
         return method
     inner = getattr(method, "inner", None)
@@ -28,7 +28,7 @@ def capability(method: Method, kind: type[Capability]) -> Capability | None:
 
 @dataclass(frozen=True)
 class TrainedGenerator:
-    """A generator of an earlier run: the network, and the configuration that describes it."""
+    """A generator of an earlier run, with its configuration."""
 
     net: nn.Module
     config: GeneratorConfig
@@ -36,10 +36,10 @@ class TrainedGenerator:
 
 @runtime_checkable
 class SupportsPretrained(Protocol):
-    """A method that may begin with a part of an earlier run's generator."""
+    """A method that can start with a part of an earlier run's generator."""
 
-    def take_trained(self, nets: Nets, load: Callable[[Path], TrainedGenerator]) -> None:
-        """Takes the weights, where a field names a run. ValueError where they do not fit."""
+    def load_pretrained(self, nets: Nets, load: Callable[[Path], TrainedGenerator]) -> None:
+        """Load the weights of the run that a field names, if any. Raises ValueError if they do not fit."""
         ...
 
 
@@ -48,34 +48,34 @@ class HasAutoencoder(Protocol):
     """A method whose generators contain an autoencoder."""
 
     def autoencoder_of(self, generator: nn.Module) -> nn.Module:
-        """The autoencoder inside a complete generator that was loaded from its file."""
+        """Return the autoencoder inside a complete generator that was loaded from its file."""
         ...
 
 
 @runtime_checkable
 class SplitsLossByDomain(Protocol):
-    """A method whose generators' losses are terms of one domain's pictures each."""
+    """A method each of whose generator loss terms depends on images of one domain."""
 
     def domain_of(self, term: str) -> Letter | None:
-        """The domain whose pictures the term is about, by its name in the log; None: both."""
+        """Return the domain on whose images a logged term depends; None: both."""
         ...
 
 
 @runtime_checkable
 class SupportsExtraLosses(Protocol):
-    """A method whose phase `generator` hands on translations of images, so that terms on these can be added."""
+    """A method whose phase `generator` caches translations, so that loss terms on these can be added."""
 
     def fakes(self, cache: PhaseCache) -> Mapping[Direction, Tensor]:
-        """The translations, by direction, in what that phase hands on."""
+        """Return the translations in that phase's cache, by direction."""
         ...
 
 
 @runtime_checkable
 class ReportsDecisions(Protocol):
-    """A method of which the pictures switch something on or off."""
+    """A method that enables or disables parts of itself depending on the data."""
 
     def decisions(self, spec: Spec) -> list[Decision]:
-        """What `spec` switches on or off, and why."""
+        """Return what `spec` enables or disables, with reasons."""
         ...
 
 

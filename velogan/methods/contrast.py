@@ -2,13 +2,13 @@
 
 One generator and one discriminator per direction. There is no reverse generator: the generator's own encoder must match
 each patch of a translation with the input patch at the same location. Roles: `E_A` is the first part of the generator
-from A to B, to its middle block, and `R_A` the rest; `H_A` are the heads that compare patches; `D_A` judges images of
-domain B. `E_B`, `R_B`, `H_B` and `D_B` are there for the other direction where both are trained.
+from A to B, to its middle block, and `R_A` the rest; `H_A` are the heads that project patches; `D_A` classifies images
+of domain B. `E_B`, `R_B`, `H_B` and `D_B` are those of the other direction, if both are trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -22,39 +22,39 @@ from velogan.networks.outputs import KeepGenerator, MaskGenerator, apply_mask
 from velogan.networks.tapped import FeatureEncoder, PatchHeads, split_for_features
 from velogan.objectives.base import LossOutput, Phase, PhaseCache, batched_forward
 from velogan.objectives.losses import edge_loss, gather_at, generator_adversarial_loss, patch_nce_loss, sample_locations
-from velogan.types import Batch, Direction, Nets, domains_of
+from velogan.types import Batch, Direction, Letter, Nets, domains_of
 
 PATCHES = 256
-"""Patches of an image that are compared at each tap."""
+"""Number of patches of an image that are compared at each tap."""
 
-TAPS = 5
-"""Pixels, and at most so many less one of the generator's features."""
+MAX_TAPS = 5
+"""The image itself, and at most four feature maps of the generator."""
 
 
 class Contrast(ImageGAN):
-    """One generator and one discriminator a direction; patches of a translation are those of its input; images a, b."""
+    """One generator and one discriminator per direction, and a contrastive loss on patches."""
 
     kind = "contrast"
-    summary = "a generator and a discriminator, and patches that stay themselves"
+    summary = "a generator and a discriminator, and a contrastive loss on patches"
     searchable = False
 
     direction: Literal["a2b", "both"] = Field(
-        default="a2b", description="a2b: A to B alone; both: B to A as well, by networks of its own."
+        default="a2b", description="a2b: A to B only; both: B to A as well, with separate networks."
     )
     contrast: float = Field(
         default=1.0,
         gt=0,
-        description="Weight of the contrast: each patch of a translation is to be told as the patch of its input at "
-        "the same place, among 256 of these, at five depths of the generator. More keeps more of the input.",
+        description="Weight of the contrastive loss (PatchNCE): each patch of a translation must match the input patch "
+        "at the same location among 256, at five depths of the generator. A larger weight preserves more of the input.",
     )
     identity: float = Field(
         default=1.0,
         ge=0,
-        description="The contrast of G(b) with b, as a factor of `contrast`: images of the target domain stay as they "
-        "are. 0 halves the generator's work; the paper's fast variant then has contrast=10.",
+        description="Weight of the contrastive loss between G(b) and b, as a factor of `contrast`: images of the "
+        "target domain should not change. 0 halves the generator's work; the paper's fast variant then uses 10.",
     )
     pool_size: int = Field(
-        default=0, ge=0, description="Earlier fakes kept per discriminator, which sees some of them again."
+        default=0, ge=0, description="Number of earlier fakes stored per discriminator, which sees some of them again."
     )
 
     @property
@@ -67,127 +67,125 @@ class Contrast(ImageGAN):
             generator = spec.generators[direction]
             if generator.network != "resnet":
                 raise ValueError(
-                    f"generator.network={generator.network} has no blocks between which method=contrast could look: "
+                    f"generator.network={generator.network} has no blocks, whose features method=contrast needs: "
                     "set generator.network=resnet"
                 )
             if generator.blocks == 0:
-                raise ValueError("generator.blocks=0 leaves method=contrast no block to look at: set 1 or more")
+                raise ValueError("generator.blocks=0 has no features for method=contrast: set 1 or more")
             if generator.output == "change":
                 raise ValueError(
-                    "generator.output=change decodes twice, which method=contrast does not: set "
-                    "generator.output=image, mask or keep"
+                    "generator.output=change is not available with method=contrast: set generator.output=image, mask "
+                    "or keep"
                 )
         spec.check_equal_channels(
-            "method=contrast puts translations through the encoder of their inputs (the preset auto takes any channels)"
+            "method=contrast encodes translations with the encoder of their inputs (the preset auto takes any channels)"
         )
 
-    def roles(self, spec: Spec, make: NetworkFactory) -> dict[str, Role]:
+    def roles(self, spec: Spec, factory: NetworkFactory) -> dict[str, Role]:
         roles: dict[str, Role] = {}
-        for direction, of in self._direction_specs:
+        for direction in self.directions:
             source, target = domains_of(direction)
-            config, letter = spec.generators[direction], of.letter.upper()
-            whole = make.generator(config, in_channels=spec.channels[source], out_channels=spec.channels[target])
-            before, behind = split_for_features(whole.net if isinstance(whole, MaskGenerator) else whole)
-            widths = [spec.channels[source], *before.widths]
-            roles[f"E_{letter}"] = Role(net=before, averaged=True)
-            roles[f"R_{letter}"] = Role(net=behind, averaged=True)
-            roles[f"H_{letter}"] = Role(net=PatchHeads(widths), header={"network": "patch_heads", "widths": widths})
-            roles[of.discriminator] = self.discriminator(spec, direction, make)
+            in_channels, out_channels = spec.channels[source], spec.channels[target]
+            net = factory.generator(spec.generators[direction], in_channels=in_channels, out_channels=out_channels)
+            encoder, rest = split_for_features(net.net if isinstance(net, MaskGenerator) else net)
+            widths = [in_channels, *encoder.widths]
+            roles[f"E_{source}"] = Role(net=encoder, averaged=True)
+            roles[f"R_{source}"] = Role(net=rest, averaged=True)
+            roles[f"H_{source}"] = Role(net=PatchHeads(widths), header={"network": "patch_heads", "widths": widths})
+            roles[f"D_{source}"] = self.discriminator(spec, direction, factory)
         return roles
 
-    @property
-    def _direction_specs(self) -> list[tuple[Direction, DirectionSpec]]:
-        return list(zip(self.directions, DIRECTIONS))
-
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> ContrastObjective:
-        masks = {of.letter: spec.generators[direction].output == "mask" for direction, of in self._direction_specs}
+        masks = [spec.generators[direction].output == "mask" for direction in self.directions]
         return ContrastObjective(self, masks, self.shapes(spec, shape), batched=batched)
 
     def fakes(self, cache: PhaseCache) -> dict[Direction, Tensor]:
-        return {direction: cache[of.fake] for direction, of in self._direction_specs}
+        return {direction: cache[names.fake] for direction, names in zip(self.directions, DIRECTIONS)}
 
-    def views(self, nets: Nets, spec: Spec) -> InferenceGenerators:
+    def inference_generators(self, nets: Nets, spec: Spec) -> InferenceGenerators:
         return InferenceGenerators(
-            {direction: _whole(nets, of, spec.generators[direction].output) for direction, of in self._direction_specs}
+            {
+                direction: _compose_generator(nets, domains_of(direction)[0], spec.generators[direction].output)
+                for direction in self.directions
+            }
         )
 
 
-_FORMS = {"mask": MaskGenerator, "keep": KeepGenerator}
-
-
-def _whole(nets: Nets, direction: DirectionSpec, output: str) -> nn.Module:
-    letter = direction.letter.upper()
-    before = nets[f"E_{letter}"]
-    assert isinstance(before, FeatureEncoder)
-    net = compose(*before.stages, nets[f"R_{letter}"])
-    return _FORMS[output](net).train(before.training) if output in _FORMS else net
+def _compose_generator(nets: Nets, source: Letter, output: str) -> nn.Module:
+    encoder = nets[f"E_{source}"]
+    assert isinstance(encoder, FeatureEncoder)
+    net = compose(*encoder.stages, nets[f"R_{source}"])
+    wrapper = {"mask": MaskGenerator, "keep": KeepGenerator}.get(output)
+    return wrapper(net).train(encoder.training) if wrapper else net
 
 
 Taps = tuple[Tensor, ...]
-"""An image batch `(B, C, H, W)` and what the first part of the generator makes of it, stage by stage."""
+"""An image batch `(B, C, H, W)` and the feature maps of the generator's encoder for it."""
 
 
 class ContrastObjective(ImageGANObjective):
-    """The losses as phases over the roles E, R, H and D of each direction.
+    """The losses as phases over the roles E, R, H and D of each direction; see `ImageGANObjective`.
 
-    `masks`: by the letter of a direction, whether its generator makes a mask. For the rest see `ImageGANObjective`.
+    `masks`: whether the generator of each direction outputs a mask.
     """
 
-    def __init__(self, config: Contrast, masks: Mapping[str, bool], shapes: Shapes, *, batched: bool = False):
+    def __init__(self, config: Contrast, masks: Sequence[bool], shapes: Shapes, *, batched: bool = False):
         super().__init__(config, DIRECTIONS[: len(masks)], shapes, batched=batched)
-        self.config, self.masks = config, masks
-        self._places = self.draws["train"]
-        self.draws = {"train": self._places + TAPS * PATCHES}
+        self.config = config
+        self.masks = {direction.letter: has_mask for direction, has_mask in zip(self.directions, masks)}
+        self.slots.add("locations", MAX_TAPS * PATCHES)
+        self.draws = {"train": self.slots.draws}
 
     def phases(self) -> list[Phase]:
-        """Of all directions."""
-        trained = tuple(f"{part}_{direction.letter.upper()}" for direction in self.directions for part in "ERH")
-        return self.build_phases(trained, tuple(direction.discriminator for direction in self.directions))
+        generators = tuple(f"{part}_{direction.source}" for direction in self.directions for part in "ERH")
+        return self.build_phases(generators, tuple(direction.discriminator for direction in self.directions))
 
     def generator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """Adversarial loss, the contrast of translations and of what becomes of the target (eq. 5), lost edges.
+        """Compute adversarial, contrastive (eq. 5; of translations and of identity outputs) and edge losses.
 
-        The two contrasts share the weight, as in the authors' code.
+        The two contrastive losses share the weight, as in the authors' code.
         """
         config, terms, fakes = self.config, dict[str, Tensor](), dict[str, Tensor]()
+        weights = {"contrast": 1.0} | ({"identity": config.identity} if config.identity else {})
         for direction in self.directions:
-            names = {"contrast": 1.0} | ({"identity": config.identity} if config.identity else {})
-            given = [batch[direction.source], batch[direction.target]][: len(names)]
-            made, before = self._translate(nets, direction, given)
-            after = self._taps(nets, direction, made)
-            fake = made[0]
-            verdict = nets[direction.discriminator](self.augment_for_discriminator(direction, fake, batch, 0))
-            terms[f"adversarial_{direction.letter}"] = generator_adversarial_loss(verdict, kind=config.gan)
-            for (name, weight), one, other in zip(names.items(), after, before, strict=True):
-                loss = self._contrast(nets, direction, one, other, batch)
+            inputs = [batch[direction.source], batch[direction.target]][: len(weights)]
+            outputs, input_taps = self._translate_with_taps(nets, direction, inputs)
+            output_taps, fake = self._taps(nets, direction, outputs), outputs[0]
+            logits = nets[direction.discriminator](self.augment_for_discriminator(direction, fake, batch, "generator"))
+            terms[f"adversarial_{direction.letter}"] = generator_adversarial_loss(logits, kind=config.gan)
+            for (name, weight), queries, keys in zip(weights.items(), output_taps, input_taps, strict=True):
+                loss = self._contrastive_loss(nets, direction, queries, keys, batch)
                 terms[f"{name}_{direction.letter}"] = loss * (config.contrast * weight / (1 + config.identity))
             if config.edges:
                 terms[f"edges_{direction.letter}"] = edge_loss(fake, batch[direction.source]) * config.edges
             fakes[direction.fake] = fake.float()
         return LossOutput(loss=sum_of(terms), logged=terms, cache=fakes)
 
-    def translated(self, nets: Nets, direction: DirectionSpec, images: Tensor) -> Tensor:
-        ((made,), _) = self._translate(nets, direction, [images])
-        return made
+    def translate(self, nets: Nets, direction: DirectionSpec, images: Tensor) -> Tensor:
+        ((fake,), _) = self._translate_with_taps(nets, direction, [images])
+        return fake
 
-    def _translate(
+    def _translate_with_taps(
         self, nets: Nets, direction: DirectionSpec, images: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Taps]]:
-        """What becomes of each batch, and what the first part of the generator saw of it."""
-        taps = self._taps(nets, direction, images)
-        made = batched_forward(nets[f"R_{direction.letter.upper()}"], *(one[-1] for one in taps), batched=self.batched)
-        masks = self.masks[direction.letter]
-        return [apply_mask(one, x) if masks else one for one, x in zip(made, images)], taps
+        """Return the translation of each batch, and its taps."""
+        taps, rest = self._taps(nets, direction, images), nets[f"R_{direction.source}"]
+        outputs = batched_forward(rest, *(features[-1] for features in taps), batched=self.batched)
+        if self.masks[direction.letter]:
+            outputs = [apply_mask(output, x) for output, x in zip(outputs, images)]
+        return list(outputs), taps
 
     def _taps(self, nets: Nets, direction: DirectionSpec, images: Sequence[Tensor]) -> list[Taps]:
-        seen = batched_forward(nets[f"E_{direction.letter.upper()}"], *images, batched=self.batched)
-        return [(x, *one) for x, one in zip(images, seen)]
+        features = batched_forward(nets[f"E_{direction.source}"], *images, batched=self.batched)
+        return [(x, *maps) for x, maps in zip(images, features)]
 
-    def _contrast(self, nets: Nets, direction: DirectionSpec, made: Taps, given: Taps, batch: Batch) -> Tensor:
-        """The mean over taps of `patch_nce_loss`."""
-        heads, uniform = nets[f"H_{direction.letter.upper()}"], batch["uniform"][self._places :]
-        drawn = uniform.split(PATCHES)[: len(made)]
-        where = [sample_locations(draws, x.shape[2] * x.shape[3]) for draws, x in zip(drawn, made, strict=True)]
-        queries = heads([gather_at(x, at) for x, at in zip(made, where)])
-        keys = heads([gather_at(x.detach(), at) for x, at in zip(given, where)])
-        return torch.stack([patch_nce_loss(one, other) for one, other in zip(queries, keys)]).mean()
+    def _contrastive_loss(
+        self, nets: Nets, direction: DirectionSpec, outputs: Taps, inputs: Taps, batch: Batch
+    ) -> Tensor:
+        """Return the mean of `patch_nce_loss` over taps."""
+        heads, uniform = nets[f"H_{direction.source}"], self.slots.rows(batch, "locations")
+        draws = uniform.split(PATCHES)[: len(outputs)]
+        locations = [sample_locations(draw, x.shape[2] * x.shape[3]) for draw, x in zip(draws, outputs, strict=True)]
+        queries = heads([gather_at(x, where) for x, where in zip(outputs, locations)])
+        keys = heads([gather_at(x.detach(), where) for x, where in zip(inputs, locations)])
+        return torch.stack([patch_nce_loss(query, key) for query, key in zip(queries, keys)]).mean()

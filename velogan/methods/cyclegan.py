@@ -1,7 +1,7 @@
 """CycleGAN (Zhu et al. 2017): two generators, two discriminators, cycle and identity consistency.
 
-Roles follow the reference implementation: `G_A` maps A to B, `G_B` maps B to A; `D_A` judges images of domain B,
-`D_B` images of domain A.
+Roles follow the reference implementation: `G_A` maps A to B, `G_B` maps B to A; `D_A` classifies images of
+domain B, `D_B` images of domain A.
 """
 
 from __future__ import annotations
@@ -33,32 +33,29 @@ class CycleGAN(ImageGAN):
         default=0.5,
         ge=0,
         description="Weight of |G_A(b) - b| as a factor of cycle_b (0.5 times 10 is 5), and of |G_B(a) - a| as one of "
-        "cycle_a: images of the target domain stay as they are. More against inverted colours, less against copies. "
-        "Left out where A and B differ in their number of channels.",
+        "cycle_a: images of the target domain should not change. Increase it against inverted colours, reduce it "
+        "against copies of the input. Off if A and B differ in their number of channels.",
     )
 
     def decisions(self, spec: Spec) -> list[Decision]:
         a, b = spec.channels["A"], spec.channels["B"]
         if a == b:
             return []
-        unlike = f"channels of domain A: {a}, of domain B: {b}"
-        off = {
-            "identity loss": self.identity,
-            "untranslated images for discriminators": self.source_as_fake_fraction,
-        }
-        return [Decision(name, "off", unlike) for name, wanted in off.items() if wanted]
+        reason = f"channels of domain A: {a}, of domain B: {b}"
+        disabled = {"identity loss": self.identity, "source images as fakes": self.source_as_fake_fraction}
+        return [Decision(name, "off", reason) for name, weight in disabled.items() if weight]
 
-    def roles(self, spec: Spec, make: NetworkFactory) -> dict[str, Role]:
+    def roles(self, spec: Spec, factory: NetworkFactory) -> dict[str, Role]:
         def generator(direction: Direction) -> Role:
             source, target = domains_of(direction)
             channels = {"in_channels": spec.channels[source], "out_channels": spec.channels[target]}
-            return Role(net=make.generator(spec.generators[direction], **channels), averaged=True)
+            return Role(net=factory.generator(spec.generators[direction], **channels), averaged=True)
 
         return {
             "G_A": generator("a2b"),
             "G_B": generator("b2a"),
-            "D_A": self.discriminator(spec, "a2b", make),
-            "D_B": self.discriminator(spec, "b2a", make),
+            "D_A": self.discriminator(spec, "a2b", factory),
+            "D_B": self.discriminator(spec, "b2a", factory),
         }
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> CycleGANObjective:
@@ -73,15 +70,15 @@ class CycleGAN(ImageGAN):
             return None
         return "A" if (letter == "a") != (name == "identity") else "B"
 
-    def views(self, nets: Nets, spec: Spec) -> InferenceGenerators:
+    def inference_generators(self, nets: Nets, spec: Spec) -> InferenceGenerators:
         return InferenceGenerators({"a2b": nets["G_A"], "b2a": nets["G_B"]})
 
 
 class CycleGANObjective(ImageGANObjective):
-    """The losses as two phases over the roles G_A, G_B, D_A, D_B.
+    """The losses as two phases over the roles G_A, G_B, D_A, D_B; see `ImageGANObjective`.
 
-    Where the domains differ in C there is no identity loss, which feeds each generator the other domain's images.
-    Without `batched` passes are in the reference's order. For the rest see `ImageGANObjective`.
+    There is no identity loss if the domains differ in C, since it feeds each generator images of its target domain.
+    Without `batched`, passes are in the reference's order.
     """
 
     def __init__(self, config: CycleGAN, shapes: Shapes, *, batched: bool = False):
@@ -90,63 +87,51 @@ class CycleGANObjective(ImageGANObjective):
         self.identity = config.identity if shapes["A"][0] == shapes["B"][0] else 0.0
 
     def phases(self) -> list[Phase]:
-        """Of both directions."""
         return self.build_phases(("G_A", "G_B"), ("D_A", "D_B"))
 
     def generator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """Adversarial, cycle (eq. 2) and identity (section 5.2) losses of the generators, and that of lost edges."""
-        config, seen = self.config, self._translate(nets, batch)
-        judged = {
-            direction.letter: nets[direction.discriminator](
-                self.augment_for_discriminator(direction, seen[direction.fake], batch, 0)
-            )
-            for direction in self.directions
-        }
-        terms = {
-            f"adversarial_{letter}": generator_adversarial_loss(logits, kind=config.gan)
-            * getattr(config, f"adversarial_{letter}")
-            for letter, logits in judged.items()
-        }
-        cycles = {"A": config.cycle_a, "B": config.cycle_b}
-        for direction in reversed(self.directions):
-            back, real = seen[direction.reconstruction].float(), batch[direction.target]
-            terms[f"cycle_{direction.target.lower()}"] = F.l1_loss(back, real) * cycles[direction.target]
+        """Compute adversarial, cycle (eq. 2), identity (section 5.2) and edge losses of the generators."""
+        config, images, terms = self.config, self._translate_all(nets, batch), dict[str, Tensor]()
+        cycle_weights = {"A": config.cycle_a, "B": config.cycle_b}
         for direction in self.directions:
-            if direction.identity in seen:
-                loss = F.l1_loss(seen[direction.identity].float(), batch[direction.target]) * cycles[direction.target]
-                terms[f"identity_{direction.letter}"] = loss * self.identity
+            fake = self.augment_for_discriminator(direction, images[direction.fake], batch, "generator")
+            loss = generator_adversarial_loss(nets[direction.discriminator](fake), kind=config.gan)
+            terms[f"adversarial_{direction.letter}"] = loss * getattr(config, f"adversarial_{direction.letter}")
+        for direction in reversed(self.directions):
+            loss = F.l1_loss(images[direction.reconstruction].float(), batch[direction.target])
+            terms[f"cycle_{direction.target.lower()}"] = loss * cycle_weights[direction.target]
+        for direction in self.directions:
+            if direction.identity in images:
+                loss = F.l1_loss(images[direction.identity].float(), batch[direction.target])
+                terms[f"identity_{direction.letter}"] = loss * cycle_weights[direction.target] * self.identity
         if config.edges:
             for direction in self.directions:
-                terms[f"edges_{direction.letter}"] = (
-                    edge_loss(seen[direction.fake], batch[direction.source]) * config.edges
-                )
-        return LossOutput(
-            loss=sum_of(terms),
-            logged=terms,
-            cache={direction.fake: seen[direction.fake].float() for direction in self.directions},
-        )
+                loss = edge_loss(images[direction.fake], batch[direction.source])
+                terms[f"edges_{direction.letter}"] = loss * config.edges
+        fakes = {direction.fake: images[direction.fake].float() for direction in self.directions}
+        return LossOutput(loss=sum_of(terms), logged=terms, cache=fakes)
 
-    def translated(self, nets: Nets, direction: DirectionSpec, images: Tensor) -> Tensor:
+    def translate(self, nets: Nets, direction: DirectionSpec, images: Tensor) -> Tensor:
         return nets[direction.generator](images)
 
-    def _translate(self, nets: Nets, batch: Batch) -> dict[str, Tensor]:
-        """What the generators make, by the names of `DirectionSpec`."""
+    def _translate_all(self, nets: Nets, batch: Batch) -> dict[str, Tensor]:
+        """Return fakes, reconstructions and identity outputs by their names in `DirectionSpec`."""
         g_a, g_b, a, b = nets["G_A"], nets["G_B"], batch["A"], batch["B"]
-        seen: dict[str, Tensor] = {}
+        images: dict[str, Tensor] = {}
         if not self.batched:
             cycles = run_branches(partial(_cycle, g_a, g_b, a), partial(_cycle, g_b, g_a, b))
-            (seen["fake_b"], seen["rec_a"]), (seen["fake_a"], seen["rec_b"]) = cycles
-            return seen | ({"idt_b": g_a(b), "idt_a": g_b(a)} if self.identity else {})
+            (images["fake_b"], images["rec_a"]), (images["fake_a"], images["rec_b"]) = cycles
+            return images | ({"idt_b": g_a(b), "idt_a": g_b(a)} if self.identity else {})
         if self.identity:
-            seen["fake_b"], seen["idt_b"] = batched_forward(g_a, a, b)
-            seen["fake_a"], seen["idt_a"], seen["rec_a"] = batched_forward(g_b, b, a, seen["fake_b"])
+            images["fake_b"], images["idt_b"] = batched_forward(g_a, a, b)
+            images["fake_a"], images["idt_a"], images["rec_a"] = batched_forward(g_b, b, a, images["fake_b"])
         else:
-            seen["fake_b"] = g_a(a)
-            seen["fake_a"], seen["rec_a"] = batched_forward(g_b, b, seen["fake_b"])
-        seen["rec_b"] = g_a(seen["fake_a"])
-        return seen
+            images["fake_b"] = g_a(a)
+            images["fake_a"], images["rec_a"] = batched_forward(g_b, b, images["fake_b"])
+        images["rec_b"] = g_a(images["fake_a"])
+        return images
 
 
-def _cycle(there: nn.Module, back: nn.Module, real: Tensor) -> tuple[Tensor, Tensor]:
-    fake = there(real)
-    return fake, back(fake)
+def _cycle(forward_net: nn.Module, backward_net: nn.Module, real: Tensor) -> tuple[Tensor, Tensor]:
+    fake = forward_net(real)
+    return fake, backward_net(fake)

@@ -1,4 +1,4 @@
-"""Whether the networks of a method can take the pictures, found out before anything is trained."""
+"""Checks before training that the networks of a method fit the images."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from velogan.objectives.base import Objective, Phase
 
 
 def parameters_of(method: Method, spec: Spec) -> dict[str, int]:
-    """How many weights and biases each network of the method has, by role. Nothing is allocated."""
+    """Return the number of weights and biases of each network, by role; computed on the meta device."""
     with torch.device("meta"):
         return {name: count_parameters(role.net) for name, role in method.roles(spec, Networks()).items()}
 
 
 def check_sizes(method: Method, spec: Spec, shapes: Iterable[tuple[int, int]]) -> None:
-    """ValueError, naming the field and the mend, where pictures of `shapes` (H, W) do not fit the networks.
+    """Raise ValueError, with the field and a hint, if images of `shapes` (H, W) do not fit the networks.
 
-    Every phase is played on tensors without contents.
+    Runs every phase on the meta device.
     """
     with torch.device("meta"):
         roles = method.roles(spec, Networks())
@@ -34,8 +34,8 @@ def check_sizes(method: Method, spec: Spec, shapes: Iterable[tuple[int, int]]) -
 
 
 def phases_of(method: Method, spec: Spec) -> Sequence[Phase]:
-    """The phases of the method's step, to be looked at."""
-    side = 4 * max(config.multiple for config in spec.generators.values())
+    """Return the phases of the method's step, for inspection."""
+    side = 4 * spec.multiple
     with torch.device("meta"):
         return method.objective(spec, shape=(side, side), batched=False).phases()
 
@@ -45,8 +45,8 @@ def _check_multiple(spec: Spec, shape: tuple[int, int]) -> None:
         if any(side % config.multiple for side in shape):
             fits = max(config.multiple, max(shape) // config.multiple * config.multiple)
             raise ValueError(
-                f"generator.network={config.network} needs sides divisible by {config.multiple}, but pictures come "
-                f"as {shape[1]}x{shape[0]}: set data.crop_size={fits} with a preprocess that crops, or use resnet"
+                f"generator.network={config.network} needs sides divisible by {config.multiple}, but images are "
+                f"{shape[1]}x{shape[0]}: set data.crop_size={fits} with a preprocess that crops, or use resnet"
             )
 
 
@@ -65,22 +65,21 @@ def _run_phases(objective: Objective, nets: Mapping[str, nn.Module], spec: Spec,
 
 
 class _SizeCheckedNetwork(nn.Module):
-    """Calls a network, and names it where it cannot take what it is given."""
+    """Calls a network, and names its field in the error if it rejects the input."""
 
     def __init__(self, name: str, role: Role, spec: Spec, shape: tuple[int, int]):
         super().__init__()
         self.net = role.net
-        part = "discriminator" if role.real_domain else "generator"
-        configs = (spec.discriminators if role.real_domain else spec.generators)[
-            "b2a" if name.endswith("_B") else "a2b"
-        ]
-        self._place = f"{part}.network={configs.network} cannot take pictures of {shape[1]}x{shape[0]}"
+        section = "discriminator" if role.real_domain else "generator"
+        configs = spec.discriminators if role.real_domain else spec.generators
+        config = configs["b2a" if name.endswith("_B") else "a2b"]
+        self._problem = f"{section}.network={config.network} cannot take images of {shape[1]}x{shape[0]}"
 
     def forward(self, x: Tensor) -> Tensor:
         try:
             return self.net(x)
         except (RuntimeError, ValueError) as error:
             raise ValueError(
-                f"{self._place} ({str(error).splitlines()[0]}): set a larger data.crop_size (--image-size), or a "
+                f"{self._problem} ({str(error).splitlines()[0]}): set a larger data.crop_size (--image-size), or a "
                 "smaller network"
             ) from None

@@ -82,6 +82,23 @@ HALVES = ("first_half", "second_half")
 """Splits: the training images of each domain, divided at random into two halves."""
 
 
+class UniformSlots:
+    """Names ranges of rows of a batch's uniform random numbers, in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self.draws = 0
+        self._rows: dict[str, slice] = {}
+
+    def add(self, name: str, count: int) -> None:
+        """Reserve the next `count` rows."""
+        self._rows[name] = slice(self.draws, self.draws + count)
+        self.draws += count
+
+    def rows(self, batch: Batch, name: str) -> Tensor:
+        """Return the rows `(count, B)` of the slot `name`."""
+        return batch["uniform"][self._rows[name]]
+
+
 class Objective(Protocol):
     """A method's losses.
 

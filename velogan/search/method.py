@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -21,7 +20,7 @@ from torch import nn
 from velogan.methods import DEFAULT
 from velogan.methods import METHODS as PLAIN
 from velogan.methods.base import InferenceGenerators, Method, NetworkFactory, Role, Spec
-from velogan.methods.capabilities import SplitsLossByDomain, SupportsPretrained, TrainedGenerator, capability
+from velogan.methods.capabilities import SplitsLossByDomain, capability
 from velogan.methods.image_gan import sum_of
 from velogan.networks.build import Networks
 from velogan.networks.cells import default_operations, discriminator_kinds
@@ -129,20 +128,13 @@ class SearchMethod(Method):
                 roles[name] = replace(role, header={**role.header, "network": "supernet"} if role.header else None)
         return roles | taken
 
-    def take_trained(self, nets: Nets, load: Callable[[Path], TrainedGenerator]) -> None:
-        def refuse(run: Path) -> TrainedGenerator:
-            raise ValueError(f"{run} holds plain networks, whose weights do not fit supernets: search from the start")
-
-        if inner := capability(self.inner, SupportsPretrained):
-            inner.take_trained(nets, refuse)
-
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> SearchObjective:
         weights = {name for name, role in self._empty_roles(spec).items() if isinstance(role.net, Architecture)}
         count = 1 if self.scheme == "one-step" else 2
         inner = [self.inner.objective(spec, shape=shape, batched=batched) for _ in range(count)]
         return SearchObjective(self, inner, weights)
 
-    def views(self, nets: Nets, spec: Spec) -> InferenceGenerators:
+    def inference_generators(self, nets: Nets, spec: Spec) -> InferenceGenerators:
         found = self._inner_views(nets, spec)
         return replace(found, generators={way: WithArchitecture(net) for way, net in found.generators.items()})
 
@@ -151,7 +143,7 @@ class SearchMethod(Method):
         for name, net in nets.items():
             if (architecture := nets.get(ARCHITECTURE + name)) is not None:
                 attach_arch_parameters(net, architecture)  # pyright: ignore[reportArgumentType]
-        return self.inner.views(nets, spec)
+        return self.inner.inference_generators(nets, spec)
 
     def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
         return {way: {**header, "network": "supernet"} for way, header in self.inner.headers(spec).items()}

@@ -61,8 +61,8 @@ def build_roles(method: Method, spec: Spec, *, seed: int, colours: Tensor | None
 
 def load_pretrained(method: Method, roles: Mapping[str, Role]) -> None:
     """Load the weights that the method reuses from an earlier run. Raises ValueError if they do not fit."""
-    if taker := capability(method, SupportsPretrained):
-        taker.take_trained(_nets(roles), _trained)
+    if starter := capability(method, SupportsPretrained):
+        starter.load_pretrained(_nets(roles), _trained)
 
 
 _MAX_SEGMENTER_CHANNELS = 32
@@ -88,7 +88,7 @@ def _nets(roles: Mapping[str, Role]) -> dict[str, nn.Module]:
 def averaged_views(config: Config, averages: Nets) -> InferenceGenerators:
     """Return the generators for sample grids and validation: over the weights of `averages`, as fast as training."""
     engine = config.engine.model_copy(update={"compile": "off"})  # few images, of several shapes
-    views = config.method.views(averages, config.spec)
+    views = config.method.inference_generators(averages, config.spec)
     accelerate = partial(build_forward_net, engine=engine)
     generators: dict[Direction, nn.Module] = {name: accelerate(net) for name, net in views.generators.items()}
     reconstruction = accelerate(views.reconstruction) if views.reconstruction else None

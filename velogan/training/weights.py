@@ -48,7 +48,7 @@ def headers(config: Config, roles: Mapping[str, Role], data: Data) -> dict[str, 
 
 
 def _generators(config: Config, nets: Nets) -> dict[str, nn.Module]:
-    views = config.method.views(nets, config.spec)
+    views = config.method.inference_generators(nets, config.spec)
     return {GENERATOR_FILES[direction]: net for direction, net in views.generators.items()}
 
 
