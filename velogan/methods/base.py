@@ -41,8 +41,8 @@ class Spec:
         a, b = self.channels["A"], self.channels["B"]
         if a != b:
             raise ValueError(
-                f"{reason}, but images of A have {a} and those of B {b} channels: set data.channels_a and data.channels_b "
-                "to the same number"
+                f"{reason}, but images of A have {a} and those of B {b} channels: set data.channels_a and "
+                "data.channels_b to the same number"
             )
 
 
