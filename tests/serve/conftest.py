@@ -1,4 +1,4 @@
-"""A server in a thread over a network that a test can hold up, and a folder of one's own that must stay empty."""
+"""A server in a thread over a network that tests can block, and a folder that must stay empty."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 import uvicorn
 
 from velogan.serve.app import build_app
-from velogan.serve.server import bind
+from velogan.serve.server import open_socket
 from velogan.serve.service import Limits, TranslationService
 from velogan.translate.model import Translator
 from velogan.translate.uncertainty import UncertaintyEstimator
 from velogan.types import GENERATOR_FILES, Direction
 
 HEADERS: dict[Direction, dict[str, Any]] = {
-    way: {"role": role, "data": {"a": "day", "b": "night"}} for way, role in GENERATOR_FILES.items()
+    direction: {"role": role, "data": {"a": "day", "b": "night"}} for direction, role in GENERATOR_FILES.items()
 }
 
 
 class Negative(nn.Module):
-    """Turns every picture into its negative, as soon as it may; white alone it cannot bear."""
+    """Inverts pictures once `may_run` is set; fails for white ones."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.free, self.began, self.batches = threading.Event(), threading.Event(), []
-        self.free.set()
+        self.may_run, self.started, self.batches = threading.Event(), threading.Event(), []
+        self.may_run.set()
 
     def __deepcopy__(self, memo: Any) -> Negative:
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        self.began.set()
+        self.started.set()
         self.batches.append(len(x))
-        assert self.free.wait(30)
+        assert self.may_run.wait(30)
         if (x == 1).all(dim=(1, 2, 3)).any():
             raise RuntimeError("it burns")
         return -x
@@ -57,7 +57,7 @@ class Negative(nn.Module):
 
 @dataclass
 class Served:
-    """A server at work."""
+    """A running server."""
 
     url: str
     net: Negative
@@ -66,20 +66,20 @@ class Served:
     stop: Callable[[], None]
 
     def translate(self, data: bytes, name: str = "one.png", **fields: str) -> httpx.Response:
-        """Uploads a picture."""
+        """Upload a picture."""
         return self.client.post("/api/translate", files={"picture": (name, data)}, data=fields)
 
-    def waits(self, pictures: int) -> None:
-        """Returns once so many requests are inside."""
-        until(lambda: self.service.waiting == pictures)
+    def wait_for_requests(self, number: int) -> None:
+        """Return once the server has `number` unfinished requests."""
+        until(lambda: self.service.waiting == number)
 
 
-def until(true: Callable[[], object]) -> None:
+def until(condition: Callable[[], object]) -> None:
     for _ in range(1000):
-        if true():
+        if condition():
             return
         time.sleep(0.01)
-    raise AssertionError("it did not come about within 10 s")
+    raise AssertionError("not within 10 s")
 
 
 def png(*, size: tuple[int, int] = (20, 12), seed: int = 0, value: int | None = None) -> bytes:
@@ -91,16 +91,16 @@ def png(*, size: tuple[int, int] = (20, 12), seed: int = 0, value: int | None = 
 
 
 @pytest.fixture(autouse=True)
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of temporary files, which is as empty after the test; uploads never leave the memory for it."""
-    folder = tmp_path / "nowhere"
+def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of temporary files, still empty after the test: uploads stay in memory."""
+    folder = tmp_path / "temporary"
     folder.mkdir()
 
-    def refuse(self: Any) -> None:
-        raise AssertionError("an upload went to the disk")
+    def fail(self: Any) -> None:
+        raise AssertionError("an upload was written to disk")
 
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setattr(tempfile.SpooledTemporaryFile, "rollover", refuse)
+    monkeypatch.setattr(tempfile.SpooledTemporaryFile, "rollover", fail)
     yield folder
     assert not list(folder.iterdir())
 
@@ -108,7 +108,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @contextmanager
 def served(
     *,
-    ways: tuple[Direction, ...] = ("a2b", "b2a"),
+    directions: tuple[Direction, ...] = ("a2b", "b2a"),
     with_uncertainty: tuple[Direction, ...] = (),
     token: str | None = None,
     tile: int | None = None,
@@ -117,16 +117,18 @@ def served(
     """Serve until the end of the block. In `with_uncertainty` directions the left half of an image is not restored."""
     net = Negative()
     cpu = torch.device("cpu")
-    models: dict[Direction, Translator] = {way: Translator(net, 4, cpu, header=HEADERS[way]) for way in ways}
+    models: dict[Direction, Translator] = {
+        direction: Translator(net, 4, cpu, header=HEADERS[direction]) for direction in directions
+    }
     estimators: dict[Direction, UncertaintyEstimator] = {
-        way: UncertaintyEstimator(models[way], _returned) for way in with_uncertainty
+        direction: UncertaintyEstimator(models[direction], _reverse) for direction in with_uncertainty
     }
     service = TranslationService(models, name="nights", limits=Limits(**limits), tile=tile, estimators=estimators)
     config = uvicorn.Config(build_app(service, token=token), log_level="warning", timeout_graceful_shutdown=20)
     server = uvicorn.Server(config)
     net.batches.clear()
-    net.began.clear()
-    with bind("127.0.0.1", 0) as listening, ExitStack() as stack:
+    net.started.clear()
+    with open_socket("127.0.0.1", 0) as listening, ExitStack() as stack:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
 
@@ -134,7 +136,7 @@ def served(
             server.should_exit = True
 
         def end() -> None:
-            net.free.set()
+            net.may_run.set()
             stop()
             thread.join(20)
             assert not thread.is_alive()
@@ -146,21 +148,21 @@ def served(
         yield Served(url, net, service, client, stop)
 
 
-def _returned(images: Tensor, results: Tensor) -> Tensor:
+def _reverse(images: Tensor, results: Tensor) -> Tensor:
     left = torch.arange(images.shape[-1]) < images.shape[-1] // 2
     return images + 2.0 * left
 
 
 @pytest.fixture
 def server() -> Iterator[Served]:
-    """One with small limits, both ways."""
-    with served(upload_bytes=50_000, pixels=10_000, seconds=20, waiting=8) as made:
-        yield made
+    """A server with small limits, in both directions."""
+    with served(upload_bytes=50_000, pixels=10_000, seconds=20, waiting=8) as result:
+        yield result
 
 
 @dataclass
 class Upload(threading.Thread):
-    """A picture on its way, in a thread."""
+    """An upload in a thread."""
 
     served: Served
     data: bytes

@@ -26,42 +26,42 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium o
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     home = {"HOME": str(tmp_path_factory.mktemp("home"))}
     with playwright.sync_playwright() as started:
-        made = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], env={**os.environ, **home})
-        yield made
-        made.close()
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], env={**os.environ, **home})
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    """One with small limits, for all tests of this file."""
-    with served(upload_bytes=50_000, pixels=10_000, with_uncertainty=("a2b",)) as made:
-        yield made
+    """A server with small limits, for all tests of this file."""
+    with served(upload_bytes=50_000, pixels=10_000, with_uncertainty=("a2b",)) as result:
+        yield result
 
 
 @pytest.fixture(scope="module")
 def window(chromium: Any, server: Served) -> Iterator[tuple[Any, list[str]]]:
-    """A page in a window as wide as a phone, and what went wrong in it: errors, and requests of anybody else."""
+    """A page as wide as a phone, and its problems: errors, and requests to other servers."""
     context = chromium.new_context(viewport={"width": 390, "height": 844})
-    made, wrong = context.new_page(), []
-    made.on("pageerror", lambda error: wrong.append(str(error)))
-    made.on("console", lambda said: wrong.append(said.text) if "status of 4" not in said.text else None)
+    page, problems = context.new_page(), []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda entry: problems.append(entry.text) if "status of 4" not in entry.text else None)
     own = (server.url, "data:", "blob:")
-    made.on("request", lambda asked: None if asked.url.startswith(own) else wrong.append(asked.url))
-    yield made, wrong
+    page.on("request", lambda request: None if request.url.startswith(own) else problems.append(request.url))
+    yield page, problems
     context.close()
 
 
 @pytest.fixture
 def page(window: tuple[Any, list[str]], server: Served) -> Iterator[Any]:
-    """The page, loaded anew."""
-    made, wrong = window
-    made.goto(server.url)
-    made.wait_for_selector("#drop:not([hidden])")
-    yield made
-    assert not wrong
+    """The page, reloaded."""
+    page, problems = window
+    page.goto(server.url)
+    page.wait_for_selector("#drop:not([hidden])")
+    yield page
+    assert not problems
 
 
-def _give(page: Any, name: str, data: bytes) -> None:
+def _choose_file(page: Any, name: str, data: bytes) -> None:
     page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": data})
 
 
@@ -69,16 +69,16 @@ def _fits(page: Any) -> bool:
     return page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_a_person_gets_a_picture_translated(page: Any, server: Served, tmp_path: Path):
+def test_translates_a_chosen_picture(page: Any, server: Served, tmp_path: Path):
     assert page.title() == "nights"
     assert page.locator(".way").all_inner_texts() == ["day → night", "night → day"]
     deep = np.random.default_rng(0).integers(0, 60000, (40, 64, 3)).astype(np.uint16)
-    _give(page, "deep.png", encode(".png", Picture(deep)))
+    _choose_file(page, "deep.png", encode(".png", Picture(deep)))
     page.wait_for_selector("#result:not([hidden])")
     assert "64 × 40 pixels" in page.inner_text("#facts")
     assert _fits(page)
 
-    sizes = page.evaluate("[before, after].map((one) => [one.clientWidth, one.clientHeight, one.naturalWidth])")
+    sizes = page.evaluate("[before, after].map((image) => [image.clientWidth, image.clientHeight, image.naturalWidth])")
     assert sizes[0] == sizes[1]
     assert sizes[0][2] == 64
     with page.expect_download() as loading:
@@ -88,8 +88,8 @@ def test_a_person_gets_a_picture_translated(page: Any, server: Served, tmp_path:
     np.testing.assert_array_equal(decode((tmp_path / "deep.png").read_bytes()).pixels, 65535 - deep)
 
 
-def _shares(page: Any) -> tuple[float, float]:
-    """How much of the left and the right quarter of the picture is dark."""
+def _dark_shares(page: Any) -> tuple[float, float]:
+    """Return the dark shares of the left and of the right part of the picture."""
     shot = Image.open(io.BytesIO(page.locator("#compare").screenshot())).convert("L")
     width = shot.width
     down = shot.height - 60
@@ -97,15 +97,15 @@ def _shares(page: Any) -> tuple[float, float]:
     return tuple(float((np.asarray(strip) < 128).mean()) for strip in strips)  # pyright: ignore[reportReturnType]
 
 
-def test_the_slider_shows_before_and_after_and_obeys_the_keyboard(page: Any):
-    _give(page, "dark.png", png(size=(60, 60), value=20))
+def test_the_slider_works_by_keyboard_and_mouse(page: Any):
+    _choose_file(page, "dark.png", png(size=(60, 60), value=20))
     page.wait_for_selector("#result:not([hidden])")
-    assert _shares(page) == (1, 0)  # dark before, bright after
+    assert _dark_shares(page) == (1, 0)  # dark before, bright after
     page.focus("#slider")
     page.keyboard.press("End")
-    assert _shares(page) == (1, 1)
+    assert _dark_shares(page) == (1, 1)
     page.keyboard.press("Home")
-    assert _shares(page) == (0, 0)
+    assert _dark_shares(page) == (0, 0)
     page.keyboard.press("ArrowRight")
     assert page.get_attribute("#slider", "aria-valuetext") == "1 % before, 99 % after"
     box = page.locator("#compare").bounding_box()
@@ -113,9 +113,9 @@ def test_the_slider_shows_before_and_after_and_obeys_the_keyboard(page: Any):
     assert 80 < int(page.input_value("#slider")) < 100
 
 
-def test_what_is_uncertain_is_shown_in_red(page: Any):
+def test_shows_uncertain_regions_in_red(page: Any):
     page.check("#show-uncertainty")
-    _give(page, "dark.png", png(size=(60, 60), value=20))
+    _choose_file(page, "dark.png", png(size=(60, 60), value=20))
     page.wait_for_selector("#uncertainty-map:not([hidden])")
     assert "uncertainty 50 % on average, 100 % at its highest" in page.inner_text("#facts")
     page.focus("#slider")
@@ -128,14 +128,14 @@ def test_what_is_uncertain_is_shown_in_red(page: Any):
     page.wait_for_selector("#uncertainty-map", state="hidden")
 
 
-def test_all_of_it_is_done_by_the_keyboard_and_the_other_direction_asks_again(page: Any, server: Served):
+def test_works_by_keyboard_and_translates_again_in_the_other_direction(page: Any, server: Served):
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.querySelector('input[name=direction]:checked').value") == "b2a"
     assert page.locator("#uncertainty-toggle").is_hidden()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "file"
-    _give(page, "a/b\\c.png", png())
+    _choose_file(page, "a/b\\c.png", png())
     page.wait_for_selector("#result:not([hidden])")
     before = len(server.net.batches)
     page.locator(".way input").first.check()
@@ -144,22 +144,22 @@ def test_all_of_it_is_done_by_the_keyboard_and_the_other_direction_asks_again(pa
     assert len(server.net.batches) == before + 1
 
 
-def test_what_goes_wrong_is_told_in_plain_words_and_mended_by_another_picture(page: Any):
-    _give(page, "vector.png", b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
+def test_reports_errors_until_the_next_picture(page: Any):
+    _choose_file(page, "vector.png", b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
     page.wait_for_selector("#error:not([hidden])")
-    assert page.inner_text("#reason").startswith("Not a picture that can be read; send a whole JPEG, PNG")
+    assert page.inner_text("#reason").startswith("Not a picture that can be read; send a complete JPEG, PNG")
     assert page.locator("#result").is_hidden()
-    _give(page, "heavy.png", bytes(60_000))
+    _choose_file(page, "heavy.png", bytes(60_000))
     playwright.expect(page.locator("#reason")).to_contain_text("takes up to 50 kB")
-    _give(page, "large.png", png(size=(101, 100), value=0))
+    _choose_file(page, "large.png", png(size=(101, 100), value=0))
     playwright.expect(page.locator("#reason")).to_contain_text("100x101 pixels")
     assert _fits(page)
-    _give(page, "right.png", png())
+    _choose_file(page, "right.png", png())
     page.wait_for_selector("#result:not([hidden])")
     assert page.locator("#error").is_hidden()
 
 
-def test_a_dropped_picture_is_taken(page: Any):
+def test_translates_a_dropped_picture(page: Any):
     script = """(bytes) => {
         const data = new DataTransfer();
         data.items.add(new File([new Uint8Array(bytes)], "dropped.png", { type: "image/png" }));
@@ -170,7 +170,7 @@ def test_a_dropped_picture_is_taken(page: Any):
     assert page.get_attribute("#download", "download") == "dropped.png"
 
 
-def test_the_token_comes_from_the_address_or_is_asked_for(chromium: Any):
+def test_takes_the_token_from_the_address_or_a_form(chromium: Any):
     token = "correct-horse-battery"
     with served(token=token) as server:
         for address in (f"{server.url}/#token={token}", f"{server.url}/#token=wrong"):
@@ -184,6 +184,6 @@ def test_the_token_comes_from_the_address_or_is_asked_for(chromium: Any):
             page.wait_for_selector("#drop:not([hidden])")
             assert page.locator("#error").is_hidden()
             assert "token" not in page.url
-            _give(page, "one.png", png())
+            _choose_file(page, "one.png", png())
             page.wait_for_selector("#result:not([hidden])")
             context.close()

@@ -15,7 +15,7 @@ import pytest
 from velogan.cli import main
 from velogan.networks.build import build_network
 from velogan.networks.generators import GeneratorConfig
-from velogan.serve.server import token_for
+from velogan.serve.server import choose_token
 from velogan.store.checkpoint import save_checkpoint
 
 from .conftest import png, until
@@ -23,7 +23,7 @@ from .conftest import png, until
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of both directions."""
+    """A run with both directions."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     config = GeneratorConfig(channels=2, blocks=1).model_dump(mode="json")
     common = {"network": "generator", "config": config, "in_channels": 3, "out_channels": 3}
@@ -35,22 +35,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_it_is_stopped(
-    stop: signal.Signals, run: Path, tmp_path: Path, zygote: Callable[[dict], int], nowhere: Path
+def test_serves_until_stopped(
+    stop: signal.Signals, run: Path, tmp_path: Path, zygote: Callable[[dict], int], temporary_files: Path
 ):
-    said = tmp_path / "said"
+    log = tmp_path / "said"
     argv = ["serve", str(run), "--port", "0", "--fp32", "--json", "--device", "cpu"]
-    pid = zygote({"argv": argv, "said": str(said), "env": {"TMPDIR": str(nowhere)}})
-    until(lambda: "serving at " in (said.read_text() if said.exists() else ""))
-    url = said.read_text().partition("serving at ")[2].split()[0]
+    pid = zygote({"argv": argv, "said": str(log), "env": {"TMPDIR": str(temporary_files)}})
+    until(lambda: "serving at " in (log.read_text() if log.exists() else ""))
+    url = log.read_text().partition("serving at ")[2].split()[0]
     with httpx.Client(base_url=url, trust_env=False, verify=False, timeout=30) as client:
         assert client.get("/api/about").json()["directions"] == {"a2b": "day → night", "b2a": "night → day"}
-        found = client.post("/api/translate", files={"picture": ("a.png", png())}, data={"direction": "b2a"})
-        assert found.json()["direction"] == "b2a"
+        answer = client.post("/api/translate", files={"picture": ("a.png", png())}, data={"direction": "b2a"})
+        assert answer.json()["direction"] == "b2a"
     os.kill(pid, stop)
     assert zygote({"wait": pid}) == 0
-    assert "Traceback" not in said.read_text()
-    result = json.loads(said.read_text().splitlines()[-1])
+    assert "Traceback" not in log.read_text()
+    result = json.loads(log.read_text().splitlines()[-1])
     assert (result["directions"], result["requests"]) == (["a2b", "b2a"], 2)
 
 
@@ -61,37 +61,37 @@ def test_it_serves_until_it_is_stopped(
         (["RUN", "--port", "PORT"], "--port PORT: [Errno 98] Address already in use"),
         (["RUN", "--port", "70000"], "--port 70000: "),
         (["RUN", "--host", "nowhere.invalid"], "--host nowhere.invalid --port "),
-        (["RUN", "--waiting", "0"], "give numbers above 0"),
-        (["RUN", "--seconds", "nan"], "give numbers above 0"),
-        (["RUN", "--token", "short"], "--token: give at least 16 letters"),
+        (["RUN", "--waiting", "0"], "set numbers above 0"),
+        (["RUN", "--seconds", "nan"], "set numbers above 0"),
+        (["RUN", "--token", "short"], "--token: too short"),
         (["RUN", "--tile", "-3"], "tile=-3: not a side in pixels"),
     ],
 )
-def test_bad_input_is_one_sentence(words: list[str], message: str, run: Path, capsys: pytest.CaptureFixture[str]):
+def test_reports_bad_input_in_one_sentence(
+    words: list[str], message: str, run: Path, capsys: pytest.CaptureFixture[str]
+):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         changed = {"RUN": str(run), "PORT": port}
         free = [] if "--port" in words else ["--port", "0"]
         assert main(["serve", *(changed.get(word, word) for word in words), *free]) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert said[-1].startswith("velogan: ")
-    assert message.replace("PORT", port) in said[-1]
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert lines[-1].startswith("velogan: ")
+    assert message.replace("PORT", port) in lines[-1]
 
 
-def test_the_extra_is_named_where_it_is_missing(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    found = importlib.util.find_spec
-    hidden = lambda name, *more: None if name == "uvicorn" else found(name, *more)  # noqa: E731
+def test_reports_a_missing_extra(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    find_spec = importlib.util.find_spec
+    hidden = lambda name, *more: None if name == "uvicorn" else find_spec(name, *more)  # noqa: E731
     monkeypatch.setattr("velogan.files.find_spec", hidden)
     assert main(["serve", str(run)]) == 2
-    said = "velogan: velogan serve needs uvicorn: in your clone of velogan, pip install -e '.[serve]'\n"
-    assert capsys.readouterr().err == said
+    message = "velogan: velogan serve needs uvicorn: in your clone of velogan, pip install -e '.[serve]'\n"
+    assert capsys.readouterr().err == message
 
 
-def test_a_token_is_made_where_other_machines_reach_the_server():
-    assert [token_for(host, None) for host in ("127.0.0.1", "::1", "localhost")] == [None] * 3
-    made = {token_for(host, None) for host in ("0.0.0.0", "::", "192.168.1.5", "gpu")}
-    assert len(made) == 4
-    assert all(token and len(token) == 32 for token in made)
-    assert token_for("127.0.0.1", "correct-horse-battery") == "correct-horse-battery"
+def test_creates_a_token_if_other_machines_can_reach_the_server():
+    assert [choose_token(host, None) for host in ("127.0.0.1", "::1", "localhost")] == [None] * 3
+    tokens = {choose_token(host, None) for host in ("0.0.0.0", "::", "192.168.1.5", "gpu")}
+    assert len(tokens) == 4
+    assert all(token and len(token) == 32 for token in tokens)
+    assert choose_token("127.0.0.1", "correct-horse-battery") == "correct-horse-battery"

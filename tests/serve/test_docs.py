@@ -1,4 +1,4 @@
-"""What docs/serve.md says is what the server does."""
+"""docs/serve.md agrees with the server."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from .conftest import Served, png
 TEXT = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
 
 
-def test_every_refusal_is_in_the_table():
+def test_lists_every_error_status():
     source = "".join(file.read_text() for file in Path(velogan.serve.__path__[0]).glob("*.py"))
     statuses = set(re.findall(r"HTTPException\((\d+)", source)) | set(re.findall(r"}, (\d{3})\)", source))
     assert statuses <= set(re.findall(r"\d{3}", "".join(re.findall(r"^\| ([\d, ]+) \|", TEXT, re.MULTILINE))))
 
 
-def test_every_field_and_limit_is_told():
+def test_lists_every_field_and_limit():
     for model in (TranslateForm, Translated, ServerInfo):
         for name in model.model_fields:
             assert f"`{name}`" in TEXT, name
-    told = dict(re.findall(r"^\| `--([a-z-]+)` \| (\d+) \|", TEXT, re.MULTILINE))
-    assert told == {
+    limits = dict(re.findall(r"^\| `--([a-z-]+)` \| (\d+) \|", TEXT, re.MULTILINE))
+    assert limits == {
         flag.replace("_", "-"): str(getattr(Serve(model=Path()), flag))
         for flag in ("max_mb", "max_megapixels", "seconds", "waiting")
     }

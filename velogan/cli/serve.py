@@ -74,7 +74,7 @@ class Serve(Flags):
         from velogan.interchange.bundle import load_all
         from velogan.interchange.hub import resolve_model_path
         from velogan.observe.progress import Display
-        from velogan.serve.server import address, bind, serve, token_for
+        from velogan.serve.server import choose_token, open_socket, page_url, serve
         from velogan.translate.options import TranslateOptions
 
         require("serve", "fastapi", "uvicorn", "python_multipart", user="velogan serve")
@@ -88,8 +88,8 @@ class Serve(Flags):
             waiting=self.waiting,
         )
         TranslateOptions(tile=self.tile)  # raises ValueError if the value is not valid
-        token = token_for(self.host, self.token or os.environ.get("VELOGAN_TOKEN") or None)
-        with Display() as display, bind(self.host, self.port) as listening:
+        token = choose_token(self.host, self.token or os.environ.get("VELOGAN_TOKEN") or None)
+        with Display() as display, open_socket(self.host, self.port) as listening:
             models = load_all(
                 resolve_model_path(self.model),
                 weights=self.weights,
@@ -102,7 +102,7 @@ class Serve(Flags):
             display.print_line(f"{name} ({', '.join(models)}): building its networks and measuring their speed")
             service = TranslationService(models, name=name, limits=limits, tile=self.tile, estimators=estimators)
             app = build_app(service, token=token, host=self.host)
-            display.print_line(f"serving at {address(listening, token)} (Ctrl-C stops)")
+            display.print_line(f"serving at {page_url(listening, token)} (Ctrl-C stops)")
             result = serve(app, listening, seconds=limits.seconds)
         return {**result, "directions": list(models)}, 0
 

@@ -1,4 +1,4 @@
-"""Access to the server: what is checked before a request's body is read."""
+"""Checks of a request before its body is read."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from velogan.serve.service import TranslationService
 
 
 class Guard:
-    """ASGI middleware that checks origin, token, size and number of requests before their bodies are read.
-
-    Every call of `/api` must bring the `token`, if there is one. Pages of other sites may not call the server.
-    """
+    """ASGI middleware that checks origin, token (if not None, for `/api`), size and number of requests."""
 
     def __init__(self, app: ASGIApp, *, service: TranslationService, token: str | None):
         self._app, self._service, self._token = app, service, token
@@ -42,7 +39,7 @@ class Guard:
             await JSONResponse({"detail": detail}, 504)(scope, receive, send)
 
     def _check(self, request: Request) -> None:
-        """Raise HTTPException for a request that is not served."""
+        """Raise HTTPException if the request is not accepted."""
         limits = self._service.limits
         origin = request.headers.get("origin")
         if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
@@ -50,14 +47,14 @@ class Guard:
         if self._token is not None and request.url.path.startswith("/api/"):
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self._token.encode()):
-                detail = "send the server's token in the header `Authorization: Bearer TOKEN`"
+                detail = "the token is missing or wrong: send the header `Authorization: Bearer TOKEN`"
                 raise HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
         if request.method == "POST":
             length = request.headers.get("content-length", "")
             if not length.isdigit() or "transfer-encoding" in request.headers:
-                raise HTTPException(411, "send the length of the body in the header `Content-Length`")
+                raise HTTPException(411, "the header `Content-Length` is missing: send the length of the body")
             if int(length) > limits.upload_bytes:
                 raise HTTPException(413, f"more than {limits.upload_bytes / 2**20:g} MB: send a smaller file")
             if self._service.waiting >= limits.waiting:
-                detail = f"{limits.waiting} pictures are waiting already: try again soon"
+                detail = f"the queue is full, with {limits.waiting} requests: try again soon"
                 raise HTTPException(503, detail, {"Retry-After": "5"})

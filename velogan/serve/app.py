@@ -1,4 +1,4 @@
-"""The application: the page and the API over a translation service."""
+"""The FastAPI application: the page, and the API of a translation service."""
 
 from __future__ import annotations
 
@@ -35,10 +35,8 @@ Service = Annotated[TranslationService, Depends(_service)]
 def build_app(service: TranslationService, *, token: str | None, host: str = "127.0.0.1") -> FastAPI:
     """Return the application of `service`.
 
-    Without a `token` only calls by a name of this machine or by `host` are served, so that no web page elsewhere can
-    make a browser call this server (DNS rebinding).
+    Without a `token` it accepts only requests to a local host name or `host`, against DNS rebinding by other web pages.
     """
-
     app = FastAPI(
         title="velogan",
         version=__version__,
@@ -53,15 +51,15 @@ def build_app(service: TranslationService, *, token: str | None, host: str = "12
     return app
 
 
-@router.get("/healthz", summary="Whether the server works; needs no token")
+@router.get("/healthz", summary="Check that the server runs; needs no token")
 async def healthz(service: Service) -> Health:
-    """Return the number of requests that are served."""
+    """Return the number of unfinished requests."""
     return Health(waiting=service.waiting)
 
 
-@router.get("/api/about", summary="What this server translates, and what it takes")
+@router.get("/api/about", summary="Directions, formats and limits")
 async def about(service: Service) -> ServerInfo:
-    """Return directions, formats and limits."""
+    """Return the directions, formats and limits of this server."""
     return ServerInfo(
         name=service.name,
         directions={direction: " → ".join(model.domains) for direction, model in service.models.items()},
@@ -78,12 +76,12 @@ async def about(service: Service) -> ServerInfo:
     "/api/translate",
     summary="Translate a picture",
     response_model=Translated,
-    responses={200: {"content": {"image/*": {}}, "description": "With answer=picture the bytes of the file alone."}},
+    responses={200: {"content": {"image/*": {}}, "description": "With answer=picture: the translated file."}},
 )
 async def translate(
     request: Request, service: Service, form: Annotated[TranslateForm, File()]
 ) -> Response | Translated:
-    """Translate the uploaded picture; stop if the client goes away."""
+    """Translate the uploaded picture; stop if the client disconnects."""
     task = asyncio.create_task(service.translate(form, await form.picture.read()))
     try:
         while not task.done():
@@ -92,7 +90,7 @@ async def translate(
                 raise HTTPException(400, "the connection was closed")
     finally:
         task.cancel()
-        await asyncio.wait({task})  # so that the work is told before the client is answered
+        await asyncio.wait({task})  # the work is told to stop before the client is answered
     translated = task.result()
     if form.answer == "json":
         return translated
@@ -103,11 +101,11 @@ async def translate(
 
 @router.get("/", include_in_schema=False)
 async def index() -> HTMLResponse:
-    """Return the page, which asks for nothing but this API."""
+    """Return the page, which makes no requests except to this API."""
     nonce = secrets.token_urlsafe()
-    script = _file("translate", "page.js") + _file("serve", "page.js")
-    page = Template(_file("serve", "page.html"))
-    text = page.substitute(style=_file("translate", "page.css"), script=script, nonce=nonce)
+    script = _read_resource("translate", "page.js") + _read_resource("serve", "page.js")
+    page = Template(_read_resource("serve", "page.html"))
+    text = page.substitute(style=_read_resource("translate", "page.css"), script=script, nonce=nonce)
     policy = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src data: blob:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -115,5 +113,5 @@ async def index() -> HTMLResponse:
     return HTMLResponse(text, headers={"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer"})
 
 
-def _file(package: str, name: str) -> str:
+def _read_resource(package: str, name: str) -> str:
     return files(f"velogan.{package}").joinpath(name).read_text(encoding="utf-8")

@@ -1,10 +1,10 @@
 let token = new URLSearchParams(location.hash.slice(1)).get("token") || sessionStorage.getItem("token") || "";
 let about = null;
 let chosen = null;     // the file
-let request = null;    // the AbortController of what is being asked
-let url = null;        // of the result, for the download
+let request = null;    // the AbortController of the current request
+let url = null;        // the result, for the download
 
-if (token && location.hash) history.replaceState(null, "", location.pathname);  // it should not stay in the address
+if (token && location.hash) history.replaceState(null, "", location.pathname);  // remove the token from the address
 
 function complain(text, again = false) {
   part("reason").textContent = text;
@@ -16,9 +16,9 @@ async function ask(path, options = {}) {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const answer = await fetch(path, { ...options, headers });
   let body = null;
-  try { body = await answer.json(); } catch { /* not ours: told below */ }
+  try { body = await answer.json(); } catch { /* not JSON: reported below */ }
   if (answer.ok && body) return body;
-  const error = new Error(body && typeof body.detail === "string" ? body.detail : `The server answered ${answer.status}.`);
+  const error = new Error(body && typeof body.detail === "string" ? body.detail : `The server returned status ${answer.status}.`);
   error.status = answer.status;
   throw error;
 }
@@ -31,7 +31,7 @@ async function start() {
   } catch (error) {
     if (error.status === 401) {
       show("enter", true);
-      if (token) complain("This token is not the server's.");
+      if (token) complain("This token is wrong.");
       sessionStorage.removeItem("token");
       part("token").focus();
     } else {
@@ -55,14 +55,14 @@ async function start() {
 function uncertain() { return about.uncertainty.includes(direction()); }
 
 function plain(error) {
-  if (error.status === 503) return "Many pictures are waiting already. Try again in a moment.";
+  if (error.status === 503) return "The queue is full. Try again in a moment.";
   if (error.status) return error.message.charAt(0).toUpperCase() + error.message.slice(1) + (/[.!?]$/.test(error.message) ? "" : ".");
   return "The server cannot be reached: is it still running?";
 }
 
 async function translate() {
   if (request) request.abort();
-  const mine = request = new AbortController();
+  const current = request = new AbortController();
   complain("");
   show("result", false);
   if (chosen.size > about.max_upload_bytes) {
@@ -76,11 +76,11 @@ async function translate() {
   if (uncertain() && part("show-uncertainty").checked) form.set("uncertainty", "true");
   form.set("preview", "true");
   try {
-    const found = await ask("/api/translate", { method: "POST", body: form, signal: mine.signal });
-    await present(found);
-    if (mine === request) say("");
+    const result = await ask("/api/translate", { method: "POST", body: form, signal: current.signal });
+    await present(result);
+    if (current === request) say("");
   } catch (error) {
-    if (mine !== request || error.name === "AbortError") return;
+    if (current !== request || error.name === "AbortError") return;
     say("");
     if (error.status === 401) { show("enter", true); show("drop", false); show("directions", false); }
     complain(plain(error), !error.status || error.status >= 500);
@@ -88,23 +88,23 @@ async function translate() {
   }
 }
 
-async function present(found) {
+async function present(result) {
   const [before, after] = [part("before"), part("after")];
-  before.src = found.preview.before;
-  after.src = found.preview.after;
+  before.src = result.preview.before;
+  after.src = result.preview.after;
   await Promise.all([before.decode(), after.decode()]);
-  show("uncertainty-map", Boolean(found.preview.uncertainty));
-  if (found.preview.uncertainty) part("uncertainty-map").src = found.preview.uncertainty;
+  show("uncertainty-map", Boolean(result.preview.uncertainty));
+  if (result.preview.uncertainty) part("uncertainty-map").src = result.preview.uncertainty;
   for (const image of [before, after]) image.classList.toggle("crisp", image.naturalWidth < 128);
-  part("compare").style.setProperty("--ratio", found.width / found.height);
+  part("compare").style.setProperty("--ratio", result.width / result.height);
   if (url) URL.revokeObjectURL(url);
-  const bytes = Uint8Array.from(atob(found.picture), (letter) => letter.charCodeAt(0));
-  url = URL.createObjectURL(new Blob([bytes], { type: found.media_type }));
-  Object.assign(part("download"), { href: url, download: found.name });
-  const format = found.kept_format ? found.format.toUpperCase() : `${found.format.toUpperCase()}, since the file's own format cannot hold it`;
-  const uncertainty = found.uncertainty ? `; uncertainty ${Math.round(100 * found.uncertainty.mean)} % on average, ${Math.round(100 * found.uncertainty.highest.mean)} % at its highest` : "";
-  part("facts").textContent = `${found.width} × ${found.height} pixels, ${size(bytes.length)}, ${format}${uncertainty}`;
-  if (found.no_uncertainty) complain(`No uncertainty map: ${found.no_uncertainty}.`);
+  const bytes = Uint8Array.from(atob(result.picture), (letter) => letter.charCodeAt(0));
+  url = URL.createObjectURL(new Blob([bytes], { type: result.media_type }));
+  Object.assign(part("download"), { href: url, download: result.name });
+  const format = result.same_format ? result.format.toUpperCase() : `${result.format.toUpperCase()}, since the file's own format cannot hold it`;
+  const uncertainty = result.uncertainty ? `; uncertainty ${Math.round(100 * result.uncertainty.mean)} % on average, ${Math.round(100 * result.uncertainty.highest.mean)} % at its highest` : "";
+  part("facts").textContent = `${result.width} × ${result.height} pixels, ${size(bytes.length)}, ${format}${uncertainty}`;
+  if (result.uncertainty_error) complain(`No uncertainty map: ${result.uncertainty_error}.`);
   show("result", true);
   part("drop").classList.add("small");
   slide(50);

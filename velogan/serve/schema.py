@@ -1,4 +1,4 @@
-"""What the API takes and gives. Programs must ignore fields that they do not know: later versions add some."""
+"""Requests and responses of the API. Clients must ignore unknown fields: later versions add some."""
 
 from __future__ import annotations
 
@@ -15,65 +15,63 @@ Base64 = Annotated[bytes, PlainSerializer(lambda data: base64.b64encode(data).de
 
 
 class TranslateForm(BaseModel):
-    """The fields of a request."""
+    """The form of a translation request."""
 
     model_config = ConfigDict(extra="forbid")
 
-    picture: UploadFile = Field(description="The picture's file.")
-    direction: Direction | None = Field(None, description="a2b or b2a. Default: the first that the run has.")
-    answer: Literal["json", "picture"] = Field("json", description="picture: the translated file alone.")
-    uncertainty: bool = Field(False, description="Add a map of where not to trust it, which takes seven times as long.")
-    preview: bool = Field(False, description="Add both pictures for a browser: 8 bits, at most 1600 pixels a side.")
+    picture: UploadFile = Field(description="The picture file.")
+    direction: Direction | None = Field(None, description="a2b or b2a. Default: the run's first.")
+    answer: Literal["json", "picture"] = Field("json", description="json, or picture: only the translated file.")
+    uncertainty: bool = Field(False, description="Add an uncertainty map; it takes seven times as long.")
+    preview: bool = Field(False, description="Add both pictures for browsers: 8 bits, at most 1600 pixels a side.")
 
 
 class Preview(BaseModel):
-    """Both pictures as a browser shows them, as data URLs."""
+    """Both pictures for browsers, as data URLs."""
 
     before: str
     after: str
-    uncertainty: str | None = Field(
-        None, description="Red, the less transparent the more uncertain; to be laid over `after`."
-    )
+    uncertainty: str | None = Field(None, description="Overlay for `after`: red, more opaque where more uncertain.")
 
 
 class UncertaintyInfo(BaseModel):
-    """Where not to trust a translation: docs/evaluation.md says what this is worth."""
+    """The uncertainty of a translation; docs/evaluation.md says how reliable it is."""
 
-    map: Base64 = Field(description="A grey PNG: 255 where the picture is off by half of the range of values, or more.")
-    mean: float = Field(description="Over the whole map, in [0, 1].")
-    highest: Patch = Field(description="The most uncertain square, with the mean there.")
+    map: Base64 = Field(description="A grey PNG: 255 where the error is half of the range of values or more.")
+    mean: float = Field(description="Mean of the map, in [0, 1].")
+    highest: Patch = Field(description="The most uncertain square and its mean.")
 
 
 class Translated(BaseModel):
     """A translated picture."""
 
-    name: str = Field(description="The upload's name; its ending fits the format.")
+    name: str = Field(description="The upload's name, with the suffix of the format.")
     direction: Direction
-    width: int = Field(description="In pixels: that of the upload, upright.")
-    height: int
-    format: str = Field(description="jpg, png, webp, tiff, bmp, ppm or npy: the upload's, if it holds the result.")
+    width: int = Field(description="Width in pixels, after the EXIF rotation of the upload.")
+    height: int = Field(description="Height in pixels.")
+    format: str = Field(description="jpg, png, webp, tiff, bmp, ppm or npy; the upload's if possible.")
     media_type: str
-    kept_format: bool = Field(description="Whether the format is that of the upload.")
-    seconds: float = Field(description="Of decoding, translating and encoding, without waiting.")
-    picture: Base64 = Field(description="The bytes of the translated file, in base64.")
+    same_format: bool = Field(description="Whether the format is that of the upload.")
+    seconds: float = Field(description="Time of decoding, translating and encoding, without waiting.")
+    picture: Base64 = Field(description="The translated file, in base64.")
     preview: Preview | None = None
     uncertainty: UncertaintyInfo | None = None
-    no_uncertainty: str | None = Field(None, description="Why there is no uncertainty map, where one was asked for.")
+    uncertainty_error: str | None = Field(None, description="Why a requested uncertainty map is missing.")
 
 
 class Health(BaseModel):
-    """Whether the server works."""
+    """The state of the server."""
 
     status: Literal["ok"] = "ok"
-    waiting: int = Field(description="Requests that are being served.")
+    waiting: int = Field(description="Number of requests running or queued.")
 
 
 class ServerInfo(BaseModel):
-    """What this server translates, and what it takes."""
+    """Directions, formats and limits of the server."""
 
-    name: str = Field(description="The run's.")
-    directions: dict[Direction, str] = Field(description="The directions that the run has, each with a title.")
-    uncertainty: list[Direction] = Field(description="The directions that uncertainty maps can be made for.")
+    name: str = Field(description="Name of the run.")
+    directions: dict[Direction, str] = Field(description="Titles by direction.")
+    uncertainty: list[Direction] = Field(description="The directions with uncertainty maps.")
     formats: list[str]
     max_upload_bytes: int
     max_pixels: int

@@ -1,4 +1,4 @@
-"""`velogan serve`: a socket, a token if others can reach it, and uvicorn until Ctrl-C."""
+"""Run the application: open the socket, choose a token, and run uvicorn until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at `host` and `port`; 0 takes a free one. Raises ValueError if it cannot."""
+def open_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at `host` and `port` (0: a free one). Raises ValueError if that fails."""
     if not 0 <= port <= 65535:
-        raise ValueError(f"--port {port}: give a number from 0 to 65535")
+        raise ValueError(f"--port {port}: not a port; set a number from 0 to 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=128)
     except (OSError, UnicodeError) as error:
-        raise ValueError(f"--host {host} --port {port}: {error}: name another address or port") from None
+        raise ValueError(f"--host {host} --port {port}: {error}; set another address or port") from None
 
 
-def token_for(host: str, given: str | None) -> str | None:
-    """Return the token that calls must bring: `given`, or a new one if other machines can reach `host`, or none."""
-    if given is not None:
-        if len(given) < 16 or not given.isascii() or not given.isprintable() or " " in given:
-            raise ValueError("--token: give at least 16 letters and digits, without spaces, or leave it out")
-        return given
+def choose_token(host: str, token: str | None) -> str | None:
+    """Return `token`; if None, a new one if other machines can reach `host`. Raises ValueError if it is too weak."""
+    if token is not None:
+        if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
+            raise ValueError("--token: too short or not printable ASCII; set at least 16 letters and digits, no spaces")
+        return token
     return None if host in ("localhost", "127.0.0.1", "::1") else secrets.token_urlsafe(24)
 
 
 def serve(app: FastAPI, listening: socket.socket, *, seconds: float) -> dict[str, Any]:
-    """Serve until Ctrl-C or SIGTERM, then answer what has begun for up to `seconds`.
+    """Serve until Ctrl-C or SIGTERM, then finish pending requests for up to `seconds`.
 
     Returns `host`, `port` and the number of `requests`.
     """
@@ -47,22 +47,22 @@ def serve(app: FastAPI, listening: socket.socket, *, seconds: float) -> dict[str
         server_header=False,
         proxy_headers=False,
         ws="none",
-        limit_concurrency=512,  # connections: more get 503
+        limit_concurrency=512,  # maximum number of connections; others get 503
         timeout_graceful_shutdown=max(1, round(seconds)),
     )
     server = uvicorn.Server(config)
     host, port = listening.getsockname()[:2]
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # which uvicorn calls again at its end
+    previous_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)  # uvicorn calls it again at its end
     with suppress(KeyboardInterrupt):
         server.run(sockets=[listening])
-    signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, previous_handler)
     return {"host": host, "port": port, "requests": server.server_state.total_requests}
 
 
-def address(listening: socket.socket, token: str | None) -> str:
-    """Return the address of the page, with the token behind `#`, which no browser sends to a server."""
+def page_url(listening: socket.socket, token: str | None) -> str:
+    """Return the URL of the page, with the token after `#`, which browsers do not send to servers."""
     host, port = listening.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:
         host = socket.gethostname()
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/" + (f"#token={token}" if token else "")
+    authority = f"[{host}]" if ":" in host else host
+    return f"http://{authority}:{port}/" + (f"#token={token}" if token else "")

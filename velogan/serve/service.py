@@ -1,4 +1,4 @@
-"""The translation of uploads, one after another in a thread."""
+"""Translate uploads, one after another in a thread."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from velogan.translate.uncertainty import UncertaintyEstimator
 from velogan.types import Direction
 
 
-class _Abandoned(Exception):
-    """Nobody waits for this result any more."""
+class _Cancelled(Exception):
+    """The request of this translation has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Bounds of each request, and of all together. Raises ValueError if one admits nothing.
+    """Limits of requests. Raises ValueError if one is not above 0.
 
-    upload_bytes: of a request's body
-    pixels: of a picture
-    seconds: from a request's first byte to its answer, waiting included
-    waiting: number of requests at once
+    upload_bytes: size of a request's body
+    pixels: number of pixels of a picture
+    seconds: duration of a request, including upload and waiting
+    waiting: number of requests running or queued
     """
 
     upload_bytes: int = 32 * 2**20
@@ -43,15 +43,15 @@ class Limits:
 
     def __post_init__(self) -> None:
         if not all(limit > 0 for limit in astuple(self)):
-            raise ValueError("--max-mb, --max-megapixels, --seconds and --waiting: give numbers above 0")
+            raise ValueError("--max-mb, --max-megapixels, --seconds and --waiting: set numbers above 0")
 
 
 class TranslationService:
-    """Translates pictures by the `models`, which run once first, so that no request waits for kernels to be built.
+    """Translates pictures by the `models`, which run once first, so that no request waits for kernels to be compiled.
 
-    name: the run's
-    tile: that of `velogan translate`
-    estimators: make uncertainty maps, for the directions that have a way back
+    name: name of the run
+    tile: tile size in pixels, as for `velogan translate`
+    estimators: estimators of uncertainty, for the directions with a reverse generator
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TranslationService:
     ):
         self.models, self.name, self.limits, self.estimators = models, name, limits, estimators or {}
         self.waiting = 0
-        """The number of uploads that are not answered."""
+        """Number of requests running or queued."""
         self._tile = tile
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="translate")
         for model in models.values():
@@ -73,68 +73,66 @@ class TranslationService:
             translate_pictures(model, [Picture(np.zeros((64, 64, model.input.channels), dtype))], None)
 
     async def translate(self, form: TranslateForm, upload: bytes) -> Translated:
-        """Return the translation of a file's bytes, after those that came before. Raises HTTPException.
+        """Translate the file `upload` after those before it in the queue. Raises HTTPException if it cannot.
 
-        Cancelling this call takes the work out of the line, or ends it at the next tile.
+        If the caller is cancelled, the work leaves the queue, or stops before its next tile.
         """
         direction = form.direction or next(iter(self.models))
         if direction not in self.models:
-            raise HTTPException(400, f"direction={direction}: this run has {', '.join(self.models)} alone")
+            raise HTTPException(400, f"direction={direction}: not in this run; send {' or '.join(self.models)}")
         if form.uncertainty and direction not in self.estimators:
-            raise HTTPException(
-                400, f"uncertainty needs a way back, and this run has none for {direction}: leave it out"
-            )
-        abandoned = threading.Event()
+            raise HTTPException(400, f"uncertainty=true: this run has no reverse generator for {direction}; omit it")
+        cancelled = threading.Event()
 
-        def check_waited_for() -> None:
-            if abandoned.is_set():
-                raise _Abandoned
+        def raise_if_cancelled() -> None:
+            if cancelled.is_set():
+                raise _Cancelled
 
-        work = self._thread.submit(self._translate, form, direction, upload, check_waited_for)
+        work = self._thread.submit(self._translate, form, direction, upload, raise_if_cancelled)
         try:
             return await asyncio.wrap_future(work)
         finally:
-            abandoned.set()
+            cancelled.set()
 
     def _translate(
-        self, form: TranslateForm, direction: Direction, upload: bytes, check_waited_for: Callable[[], None]
+        self, form: TranslateForm, direction: Direction, upload: bytes, raise_if_cancelled: Callable[[], None]
     ) -> Translated:
         started, model = time.monotonic(), self.models[direction]
-        source = pictures.read(upload, self.limits.pixels, pages_are_channels=model.pages_are_channels)
+        source = pictures.decode_upload(upload, self.limits.pixels, pages_are_channels=model.pages_are_channels)
         try:
             tiles = plan_tiles(model, *source.pixels.shape[:2], tile=self._tile)
-            (result,) = translate_pictures(model, [source.read_only()], tiles, before_tile=check_waited_for)
+            (result,) = translate_pictures(model, [source.read_only()], tiles, before_tile=raise_if_cancelled)
             suffix = choose_suffix(detect_suffix(upload[:12]), result)
             data = encode(suffix, result)
         except ValueError as error:
             raise HTTPException(422, f"this picture cannot be translated: {error}") from None
-        uncertainty = no_uncertainty = None
+        uncertainty = uncertainty_error = None
         if form.uncertainty:
-            check_waited_for()
+            raise_if_cancelled()
             try:
                 uncertainty = self.estimators[direction].estimate(source, tile=self._tile)
             except ValueError as error:
-                no_uncertainty = str(error)
+                uncertainty_error = str(error)
         preview = None
         if form.preview:
             preview = Preview(
-                before=pictures.shown(source, model.input),
-                after=pictures.shown(result, output_format(model, source)),
-                uncertainty=pictures.overlay(uncertainty.map) if uncertainty else None,
+                before=pictures.preview_data_url(source, model.input),
+                after=pictures.preview_data_url(result, output_format(model, source)),
+                uncertainty=pictures.overlay_data_url(uncertainty.map) if uncertainty else None,
             )
         return Translated(
-            name=pictures.name_of(form.picture.filename or "", suffix),
+            name=pictures.result_name(form.picture.filename or "", suffix),
             direction=direction,
             width=result.pixels.shape[1],
             height=result.pixels.shape[0],
             format=suffix[1:],
             media_type=pictures.MEDIA_TYPES[suffix],
-            kept_format=suffix == detect_suffix(upload[:12]) and (suffix != ".png" or upload.startswith(b"\x89PNG")),
+            same_format=suffix == detect_suffix(upload[:12]) and (suffix != ".png" or upload.startswith(b"\x89PNG")),
             seconds=round(time.monotonic() - started, 3),
             picture=data,
             preview=preview,
             uncertainty=UncertaintyInfo(map=encode(".png", Picture(uncertainty.map[..., None])), **uncertainty.summary)
             if uncertainty
             else None,
-            no_uncertainty=no_uncertainty,
+            uncertainty_error=uncertainty_error,
         )
