@@ -129,7 +129,7 @@ class Row:
 
 def row(devices: int, load: Load, cluster: Cluster, *, step_s: float, images: float) -> Row:
     """Data-parallel training on so many devices; one alone needs `step_s` for its step. The run sees `images`."""
-    exchanges = [size for phase in load.phases for size in phase.exchanges]
+    exchanges = [phase.bytes for phase in load.phases]
     exchange_s = sum(all_reduce(size, devices, cluster) + copying(size, devices, cluster) for size in exchanges)
     agree_s = all_reduce(AGREED, devices, cluster, "gloo")
     whole_s = step_s + exchange_s + agree_s

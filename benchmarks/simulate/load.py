@@ -20,21 +20,16 @@ from velogan.types import Nets
 class PhaseLoad:
     """One phase of a step.
 
-    `exchanges` are the bytes of what `all_reduce_gradients` exchanges: the gradients of all that the phase trains, its
+    `bytes` are those of what `all_reduce_gradients` exchanges: the gradients of all that the phase trains, its
     terms, and a flag for each tensor. `flops` of its convolutions after the phases before it; `flops_alone` where it
     computes itself what these hand on, as on a node of its own.
     """
 
     name: str
     trains: tuple[str, ...]
-    exchanges: tuple[int, ...]
+    bytes: int
     flops: int
     flops_alone: int
-
-    @property
-    def bytes(self) -> int:
-        """Of all exchanges."""
-        return sum(self.exchanges)
 
 
 @dataclass(frozen=True)
@@ -72,13 +67,10 @@ def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseL
         after, out = _play(phase, nets, batch, caches[phase.split])
         weights = [weight for role in phase.trains for weight in nets[role].parameters()]
         gradients, few = sum(weight.numel() for weight in weights), len(weights) + len(out.logged) + 1  # and the total
-        rounded = config.train.exchange_precision == "bf16"
         yield PhaseLoad(
             phase.name,
             phase.trains,
-            exchanges=(BYTES_PER_WEIGHT // 2 * gradients, BYTES_PER_WEIGHT * few)
-            if rounded
-            else (BYTES_PER_WEIGHT * (gradients + few),),
+            bytes=BYTES_PER_WEIGHT * (gradients + few),
             flops=count * after,
             flops_alone=count * alone,
         )

@@ -60,23 +60,6 @@ def test_a_span_counts_how_often_it_has_passed(text: str, passed: float):
     assert parse_span(text).passed(images=250, seconds=185.0, progress=0.45, images_per_epoch=50) == passed
 
 
-@pytest.mark.parametrize(
-    ("length", "text", "shorter"),
-    [
-        ("200 images", "201 images", True),
-        ("200 images", "200 images", False),
-        ("200 images", "5 epochs", True),
-        ("200 images", "4 epochs", False),
-        ("2 epochs", "101 images", True),
-        ("2 epochs", "101 %", True),
-        ("5 minutes", "6 minutes", True),
-        ("5 minutes", "9 epochs", False),
-    ],
-)
-def test_a_span_longer_than_the_run_is_known_beforehand_but_for_the_clock(length: str, text: str, shorter: bool):
-    assert parse_length(length, images_per_epoch=50).shorter_than(parse_span(text)) is shorter
-
-
 def test_epochs_tick_once_an_epoch():
     length = parse_length("2.5 epochs", images_per_epoch=40)
     assert (length.ticks, length.total) == (3, 100)

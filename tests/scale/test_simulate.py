@@ -31,7 +31,7 @@ CLUSTER = Cluster(LINK, LINK)
 
 
 def phase(name: str, *, size: int, flops: int = 100, alone: int = 100) -> PhaseLoad:
-    return PhaseLoad(name, (name,), exchanges=(size,), flops=flops, flops_alone=alone)
+    return PhaseLoad(name, (name,), bytes=size, flops=flops, flops_alone=alone)
 
 
 def load_of_two() -> Load:

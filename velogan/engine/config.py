@@ -39,11 +39,6 @@ class TrainConfig(BaseModel):
         description="The half-life is at most this share of the images seen so far. More is steadier in short runs, "
         "and later to show what is new.",
     )
-    exchange_precision: Literal["fp32", "bf16"] = Field(
-        default="fp32",
-        description="With several processes (torchrun), how gradients travel. bf16: rounded to half the bytes, for "
-        "slow links between hosts; losses stay exact.",
-    )
     process_timeout: float = Field(
         default=60,
         ge=2,

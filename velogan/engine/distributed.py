@@ -38,8 +38,7 @@ class DistributedContext:
     """Handle on the process group: this process is `rank` of `world_size`. Without arguments, a single process.
 
     `local_rank` and `local_world_size` count the processes of this host. All ranks must call the methods that
-    communicate, in the same order; they raise ConnectionError if a peer is lost. Gradients are exchanged as
-    `gradient_dtype`.
+    communicate, in the same order; they raise ConnectionError if a peer is lost.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class DistributedContext:
         self.rank, self.world_size = rank, world_size
         self.local_rank, self.local_world_size = local_rank, local_world_size
         self.heartbeat = heartbeat
-        self.gradient_dtype = torch.float32
 
     @property
     def is_main_process(self) -> bool:
@@ -72,8 +70,8 @@ class DistributedContext:
     ) -> dict[str, Tensor]:
         """Average the gradients of `parameters` over all ranks, in place; return the means of `terms`, scalars.
 
-        All-reduces one flat tensor, or two if gradients are rounded. A gradient that some ranks lack counts as zeros
-        there; one that all ranks lack stays None. A value that is not finite on one rank is not finite on all.
+        All-reduces one flat tensor. A gradient that some ranks lack counts as zeros there; one that all ranks lack
+        stays None. A value that is not finite on one rank is not finite on all.
         """
         if not self.is_distributed:
             return dict(terms)
@@ -82,7 +80,8 @@ class DistributedContext:
         pieces += [value.detach().float().reshape(1) for value in terms.values()]
         # divided before the sum, which then cannot overflow
         flat = torch.cat([*pieces, (~missing).to(parameters[0])]).div_(self.world_size)
-        self._all_reduce(flat, sum(weight.numel() for weight in parameters))
+        with self._communication():
+            dist.all_reduce(flat)
         present = flat[-len(parameters) :].tolist() if missing.any() else [1.0] * len(parameters)
         offset = 0
         for weight, is_present in zip(parameters, present, strict=True):
@@ -91,17 +90,6 @@ class DistributedContext:
             offset += weight.numel()
         means = flat[offset : offset + len(terms)].clone()  # a view would keep the memory of all gradients
         return dict(zip(terms, means.unbind()))
-
-    def _all_reduce(self, flat: Tensor, num_gradients: int) -> None:
-        """Sum `flat` over all ranks; its first `num_gradients` values are gradients."""
-        with self._communication():
-            if self.gradient_dtype is torch.float32:
-                dist.all_reduce(flat)
-            else:
-                rounded = flat[:num_gradients].to(self.gradient_dtype)
-                dist.all_reduce(rounded)
-                flat[:num_gradients] = rounded
-                dist.all_reduce(flat[num_gradients:])
 
     def sync_clock_and_stop(self, *, seconds: float, stop_requested: bool) -> tuple[float, bool]:
         """Return rank 0's `seconds`, and whether `stop_requested` is true on any rank."""

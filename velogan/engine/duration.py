@@ -71,13 +71,6 @@ class Length:
         """Parse the interval of checkpoints or sample grids; in a run in minutes it is a quarter of the run."""
         return parse_span(every) if self.seconds is None else Span(25, "percent")
 
-    def shorter_than(self, span: Span) -> bool:
-        """Whether it is known beforehand that the run ends before `span` has passed."""
-        whole = {"percent": 100.0, self.span.unit: self.span.amount}
-        if self.total is not None:
-            whole |= {"images": self.total, "epochs": self.total / self.images_per_epoch}
-        return span.unit in whole and span.amount > whole[span.unit]
-
     def progress(self, images: int, seconds: float) -> float:
         """The share of the training that is done, up to 1."""
         whole = self.total

@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from velogan.engine.duration import Duration, Length, Span, parse_span
+from velogan.engine.duration import Duration, Span, parse_span
 
 
 class ScheduleConfig(BaseModel):
@@ -56,15 +56,6 @@ class Schedule:
         self.optimizers, self.epochs = optimizers, epochs
         groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
         self._configs = {group["name"]: config.model_copy(update=group["schedule"]) for group in groups}
-
-    def check(self, length: Length) -> None:
-        """ValueError for a warm-up that is longer than the run."""
-        for network, config in self._configs.items():
-            if config.warmup and length.shorter_than(parse_span(config.warmup)):
-                raise ValueError(
-                    f"schedule.warmup={config.warmup} is longer than the run, {length.span}, so the learning rate of "
-                    f"{network} would never reach its value: give a shorter one"
-                )
 
     def factor(self, network: str, epoch: int, passed: Passed) -> float:
         """Compute the factor on the rate of `network` in `epoch`, counted from 1."""

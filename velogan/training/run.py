@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from velogan.config import Config, check_rules_match, fit_to_data, parse_config
 from velogan.data.sets.pair import Data, open_data
 from velogan.engine.device import device_for
@@ -135,7 +133,6 @@ def prepare_run(distributed: DistributedContext, display: Display, folder: RunFo
     opened = (folder.config.model_dump(), folder.previous_engine) if folder else None
     tree, previous_engine = distributed.broadcast(opened)
     config = parse_config(tree)
-    distributed.gradient_dtype = torch.bfloat16 if config.train.exchange_precision == "bf16" else torch.float32
     if previous_engine is None:  # before minutes of preparing images
         device_for(config.engine)
         check_rules_match(config)
@@ -171,10 +168,8 @@ def _build_roles(context: RunContext) -> dict[str, Role]:
 
 
 def build_run(context: RunContext, roles: Mapping[str, Role]) -> Trainer:
-    """Build the trainer of a prepared run. Raises ValueError if its schedule does not fit its length."""
-    trainer = build_trainer(context.config, context.data, roles=roles, distributed=context.distributed)
-    trainer.schedule.check(parse_length(context.config.train.length, images_per_epoch=trainer.images_per_epoch))
-    return trainer
+    """Build the trainer of a prepared run."""
+    return build_trainer(context.config, context.data, roles=roles, distributed=context.distributed)
 
 
 def _start_clock(trainer: Trainer, context: RunContext, started_at: float, display: Display) -> None:
