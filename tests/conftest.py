@@ -83,7 +83,7 @@ def tiny_config() -> Callable[..., Config]:
 
     def make(**sections: Any) -> Config:
         tiny = Config().change(
-            train={"length": "6 images", "samples": 0, "tensorboard": False},
+            train={"length": "6 images", "samples": 0, "logger": "none"},
             data={"crop_size": 32, "render_count": 4, "render_test": 2},
             generator={"channels": 4, "blocks": 1},
             discriminator={"channels": 4},

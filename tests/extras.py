@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TINY = (
     "--data apples2oranges --image-size 32 --generator.channels 2 --generator.blocks 1 --discriminator.channels 2 "
-    "--data.render-count 2 --data.render-test 2 --data.validation 0 --train.samples 0 --train.tensorboard false "
+    "--data.render-count 2 --data.render-test 2 --data.validation 0 --train.samples 0 --train.logger none "
     "--engine.threads 1 --engine.precision fp32"
 )
 HELD_OUT = TINY.replace("render-count 2", "render-count 24").replace("validation 0", "validation 2")
@@ -67,6 +67,8 @@ RUNS: dict[str, list[str]] = {
     "sweep": [f"velogan sweep {HELD_OUT} --images 1 --vary optimizer.lr=0.001,0.002 --out sweep"],
     "scale": ["velogan translate run in out/scale --workers 1"],
     "video": [f"py {_FILM}", "velogan translate run a.mp4 out/a.mp4"],
+    "wandb": [f"velogan train {TINY} --train.logger wandb --images 1 --out wandb-run"],
+    "mlflow": [f"velogan train {TINY} --train.logger mlflow --images 1 --out mlflow-run"],
     "heic": [f"py {_HEIC}", "velogan translate run a.heic out/heic.png"],
     "docs": [f"py -m sphinx -W -q {ROOT / 'docs'} site"],
 }

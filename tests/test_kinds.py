@@ -21,7 +21,7 @@ from velogan.translate.model import Direction, Translator, load_translator
 
 TINY = shlex.split(
     "--image-size 32 --generator.channels 2 --generator.blocks 1 --discriminator.channels 2 --discriminator.layers 1 "
-    "--discriminator.network n_layers --images 4 --data.validation 0 --train.samples 2 --train.no-tensorboard "
+    "--discriminator.network n_layers --images 4 --data.validation 0 --train.samples 2 --train.logger none "
     "--data.workers 1 --method.source-as-fake-fraction 0.3"
 )
 

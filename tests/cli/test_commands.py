@@ -17,7 +17,7 @@ from velogan.networks.pretrained import find_lite
 from velogan.recipes import RECIPES
 
 _TINY = """--images 2 --image-size 32 --generator.channels 2 --generator.blocks 1 --discriminator.channels 2
-    --data.render-count 2 --data.render-test 1 --train.samples 1 --train.tensorboard false --engine.threads 1
+    --data.render-count 2 --data.render-test 1 --train.samples 1 --train.logger none --engine.threads 1
     --engine.precision fp32"""
 TINY = _TINY.split()
 

@@ -15,7 +15,7 @@ def test_the_demo_ends_by_images_or_by_time(
         data={"crop_size": 32, "render_count": 2, "render_test": 1},
         generator={"channels": 2, "blocks": 1},
         discriminator={"channels": 2},
-        train={"length": "4 images", "tensorboard": False, "samples": 1},
+        train={"length": "4 images", "logger": "none", "samples": 1},
         engine={"mode": "eager", "threads": 1, "precision": "fp32"},
     )
 

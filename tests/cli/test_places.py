@@ -65,7 +65,7 @@ def test_figures_are_shown_whatever_becomes_of_the_file(
 ) -> None:
     run, few = tmp_path / "run", ["--data.render-count", "2", "--data.render-test", "2", "--image-size", "32"]
     few += ["--generator.channels", "2", "--generator.blocks", "1", "--discriminator.channels", "2"]
-    few += ["--train.samples", "0", "--train.tensorboard", "false", "--engine.precision", "fp32"]
+    few += ["--train.samples", "0", "--train.logger", "none", "--engine.precision", "fp32"]
     monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
     assert main(["train", "cyclegan", "--data", "apples2oranges", "--images", "2", "--out", str(run), *few]) == 0
     (run / broken).unlink(missing_ok=True)

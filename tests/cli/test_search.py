@@ -22,7 +22,7 @@ A = ("conv3", "max_pool", "conv3", "dilated5", "nearest", "bilinear")
 B = ("conv7", "avg_pool", "conv5", "conv3", "transposed3", "bilinear")
 JUDGE, OTHER = ("conv3", "conv4", "avg_pool", "conv5"), ("conv7", "dilated3", "dilated5", "max_pool")
 TINY = "--images 2 --image-size 32 --discriminator.channels 2 --data.render-count 2 --data.render-test 1 "
-TINY += "--train.samples 1 --train.tensorboard false --engine.threads 1 --engine.precision fp32"
+TINY += "--train.samples 1 --train.logger none --engine.threads 1 --engine.precision fp32"
 
 
 @pytest.fixture

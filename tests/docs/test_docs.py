@@ -236,12 +236,7 @@ def test_the_commands_of_a_page_run(page: str, pages: Path, capsys: pytest.Captu
     run([line for line in dict.fromkeys(lines) if line not in parsed], capsys)
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.DOTALL):
-        code, (other,) = (
-            compile(block, page, "exec"),
-            re.findall(r"^import (mlflow|wandb)$", block, re.MULTILINE) or [""],
-        )
-        if not other:
-            exec(code, names)
+        exec(compile(block, page, "exec"), names)
 
 
 def test_the_examples_in_python_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,7 +70,7 @@ def flags(data: Path) -> Callable[..., list[str]]:
 
     def make(run: Path, *more: str, images: int = 6, every: int = 2, data: Path = data) -> list[str]:
         words = f"""train cyclegan --data {data} --images {images} --image-size 32 --seed 3 --out {run} --train.keep 3
-            --train.checkpoint-every {every}i --train.log-every 1i --train.samples 0 --train.tensorboard false
+            --train.checkpoint-every {every}i --train.log-every 1i --train.samples 0 --train.logger none
             --method.pool-size 3 --discriminator.channels 2 --generator.channels 2 --generator.blocks 1
             --engine.threads 1 --engine.precision fp32 --engine.kernels plain"""
         return [*words.split(), *more]

@@ -70,10 +70,10 @@ def test_a_clock_set_back_within_a_run_and_between_its_starts_changes_nothing(
     run, now = tmp_path / "run", time.time()
     hours = itertools.count(1)
     monkeypatch.setattr(time, "time", lambda: now - 3600 * next(hours))
-    assert velogan(flags(run, "--schedule.kind", "constant", "--train.tensorboard", "true", images=4))[0] == 0
+    assert velogan(flags(run, "--schedule.kind", "constant", "--train.logger", "tensorboard", images=4))[0] == 0
     for path in [run, *run.rglob("*")]:
         os.utime(path, (now + 1e6, now + 1e6))  # written in what is now the future
-    code, said = velogan(flags(run, "--schedule.kind", "constant", "--train.tensorboard", "true"))
+    code, said = velogan(flags(run, "--schedule.kind", "constant", "--train.logger", "tensorboard"))
     assert code == 0
     assert "at 4 images" in said
     assert same(run, "--schedule.kind", "constant")

@@ -85,7 +85,7 @@ def test_a_full_disk_tears_no_line_of_the_log(disk):
         for images in counted:
             log.write({"images": images, "text": "x" * 99})
 
-    with Log(run, tensorboard=False) as log:
+    with Log(run, logger="none") as log:
         log.write({"images": 0})
         disk.fill(leave=4096)
         with pytest.raises(OSError, match=r"No space left on device while logging.*stats\.jsonl"):
@@ -116,7 +116,7 @@ def test_training_goes_on_without_tensorboard(disk, flags, velogan, same, tmp_pa
     (run / ".lock").touch()  # as a first start that was interrupted leaves it
     (run / "tensorboard").symlink_to(disk.path)
     disk.fill(leave=4096)
-    code, said = velogan(flags(run, "--train.tensorboard", "true"))
+    code, said = velogan(flags(run, "--train.logger", "tensorboard"))
     assert code == 0, said
     assert said.count("tensorboard cannot be written (No space left on device)") == 1
     assert same(run)

@@ -224,7 +224,7 @@ def test_a_hostile_clock(run: Path, clock: bytes) -> None:
 @pytest.fixture
 def trained(tmp_path: Path) -> tuple[Path, list[str]]:
     """A run that has trained on a few images, and the command that continues it."""
-    flags = """train cyclegan --data apples2oranges --image-size 32 --train.samples 0 --train.tensorboard false
+    flags = """train cyclegan --data apples2oranges --image-size 32 --train.samples 0 --train.logger none
         --data.render-count 4 --data.render-test 2 --discriminator.channels 4 --generator.channels 4
         --generator.blocks 1 --engine.threads 1 --engine.precision fp32 --engine.kernels plain --images 2"""
     command = [*flags.split(), "--out", str(tmp_path / "run")]

@@ -61,7 +61,7 @@ def test_check(corpus: Corpus, good: Path, velogan: Velogan) -> None:
 
 
 def test_train(corpus: Corpus, good: Path, velogan: Velogan, tmp_path: Path) -> None:
-    flags = """--images 2 --image-size 32 --json --train.samples 1 --train.tensorboard false --discriminator.channels 4
+    flags = """--images 2 --image-size 32 --json --train.samples 1 --train.logger none --discriminator.channels 4
         --generator.channels 4 --generator.blocks 1 --data.channels-a 3 --data.channels-b 3
         --data.range-a 0 255 --data.range-b 0 255 --data.validation 4 --engine.threads 1 --engine.precision fp32
         --engine.kernels plain --data.workers 4"""
@@ -129,7 +129,7 @@ def test_few_large_pictures_are_in_flight(makers: dict[str, Any], good: Path, ve
     packed = makers["zlib_zeros"](-(-rows // 2**20) << 20)
     for index in range(5):
         (folder / f"{index}.png").write_bytes(makers["png"](side, side, packed))
-    flags = """--images 1 --image-size 32 --json --train.samples 0 --train.tensorboard false --discriminator.channels 4
+    flags = """--images 1 --image-size 32 --json --train.samples 0 --train.logger none --discriminator.channels 4
         --generator.channels 4 --generator.blocks 1 --engine.threads 1 --engine.precision fp32
         --engine.kernels plain --data.workers 2 --data.validation 0"""
     words = ["train", "cyclegan", "--data", folder, good, "--out", tmp_path / "run", *flags.split()]

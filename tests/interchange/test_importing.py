@@ -61,7 +61,7 @@ def _weights(run: Path, name: str) -> dict[str, torch.Tensor]:
 
 
 TINY = ["--data.render-count", "4", "--data.render-test", "2", "--image-size", "32", "--data.validation", "0"]
-TINY += ["--train.samples", "0", "--train.tensorboard", "false", "--engine.mode", "eager", "--engine.precision", "fp32"]
+TINY += ["--train.samples", "0", "--train.logger", "none", "--engine.mode", "eager", "--engine.precision", "fp32"]
 
 
 def test_a_folder_becomes_a_run_that_translates_and_trains_on(tmp_path: Path, print_line: Say):

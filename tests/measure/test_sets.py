@@ -82,7 +82,7 @@ def test_the_whole_way_on_a_tiny_set(
     plan.write_text(
         "data: apples2oranges\nimages: 2\npresets: {cyclegan: {}}\nimage_size: 32\nconfig:\n"
         "  data: {render_count: 20, render_test: 4}\n  generator: {channels: 4, blocks: 1}\n"
-        "  discriminator: {channels: 4}\n  train: {samples: 0, tensorboard: false}\n"
+        "  discriminator: {channels: 4}\n  train: {samples: 0, logger: none}\n"
     )
     monkeypatch.setattr(
         sys, "argv", ["sets.py", str(plan), "--out", str(tmp_path / "out"), "--limit", "4", "--parallel", "2"]

@@ -118,7 +118,7 @@ STEP = _STEP.split()
 
 def _flags(run: Path) -> list[str]:
     length = f"""--images 6 --out {run} --train.checkpoint-every 2i --train.samples 2 --train.sample-every 6i
-        --train.tensorboard false --schedule.kind step"""
+        --train.logger none --schedule.kind step"""
     return ["train", *STEP, *length.split()]
 
 

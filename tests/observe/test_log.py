@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from velogan.observe.log import Log, read_stats
+from velogan.observe.log import LOGGERS, Log, read_stats
 
 
 def write(run: Path, images: range) -> None:
-    with Log(run, tensorboard=False) as log:
+    with Log(run, logger="none") as log:
         log.truncate(images.start)
         for seen in images:
             log.write({"images": seen, "loss": seen / 2})
@@ -23,7 +24,7 @@ def test_rows_come_back_and_later_logs_append(tmp_path: Path) -> None:
 
 
 def test_a_row_is_on_disk_before_the_log_is_closed(tmp_path: Path) -> None:
-    with Log(tmp_path, tensorboard=False) as log:
+    with Log(tmp_path, logger="none") as log:
         log.write({"images": 1, "text": "x" * 20000})
         assert [row["images"] for row in read_stats(tmp_path)] == [1]
 
@@ -44,14 +45,14 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path, torn: str) -> None:
 
 
 def test_figures_that_are_not_finite_are_null_in_valid_json(tmp_path: Path) -> None:
-    with Log(tmp_path, tensorboard=False) as log:
+    with Log(tmp_path, logger="none") as log:
         log.write({"images": 1, "a": float("nan"), "b": float("inf"), "c": 1.5})
     text = (tmp_path / "stats.jsonl").read_text(encoding="utf-8")
     assert json.loads(text, parse_constant=pytest.fail) == {"images": 1, "a": None, "b": None, "c": 1.5}
 
 
 def test_truncate_forgets_what_lies_beyond_and_goes_on(tmp_path: Path) -> None:
-    with Log(tmp_path, tensorboard=False) as log:
+    with Log(tmp_path, logger="none") as log:
         for seen in (100, 200, 300):
             log.write({"images": seen})
         log.truncate(200)
@@ -75,3 +76,43 @@ def test_tensorboard_gets_scalars_and_grids_and_forgets_what_was_truncated(tmp_p
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(100, 1.0), (150, 3.0)]
     assert "bad" not in events.Tags()["scalars"]
+
+
+class _Recorder:
+    def __init__(self, run: Path, purge: int | None) -> None:
+        self.rows: list[tuple[str, int]] = []
+        RECORDERS.append(self)
+
+    def scalars(self, values: Mapping[str, float], *, images: int) -> None:
+        if images > 2:
+            raise RuntimeError("no network")
+        self.rows += [(name, images) for name in values]
+
+    def image(self, name: str, grid: np.ndarray, *, images: int) -> None:
+        self.rows.append((name, images))
+
+    def close(self) -> None:
+        self.rows.append(("closed", 0))
+
+
+RECORDERS: list[_Recorder] = []
+
+
+def test_an_error_of_a_logger_is_reported_once_and_ends_the_copy_only(tmp_path, monkeypatch):
+    monkeypatch.setitem(LOGGERS, "tensorboard", _Recorder)
+    lines: list[str] = []
+    with Log(tmp_path, print_line=lines.append) as log:
+        for images in range(1, 6):
+            log.write({"images": images, "loss": 0.5, "note": "text"})
+        log.image("samples", np.zeros((2, 2, 3), np.uint8), images=5)
+    assert RECORDERS.pop().rows == [("loss", 1), ("loss", 2), ("closed", 0)]
+    (line,) = lines
+    assert line.startswith("tensorboard cannot be written (no network): ")
+    assert [row["images"] for row in read_stats(tmp_path)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("logger", ["wandb", "mlflow"])
+def test_a_missing_client_is_named_with_its_extra(tmp_path, monkeypatch, logger: str):
+    monkeypatch.setattr("velogan.files.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=rf"train.logger={logger} needs {logger}: .*\[{logger}\]"):
+        Log(tmp_path, logger=logger)

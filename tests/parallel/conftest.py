@@ -79,7 +79,7 @@ def flags() -> Callable[..., list[str]]:
         more = (*more, *(word for name, value in others for word in (f"--data.{name.replace('_', '-')}", str(value))))
         words = f"""{command} {preset} --data {" ".join(path[1])} --images {images} --image-size 32 --seed {seed} --json
             --out {run} --engine.precision fp32 --engine.kernels plain --discriminator.channels 4
-            --train.checkpoint-every {every}i --train.log-every 1i --train.samples 0 --train.tensorboard false
+            --train.checkpoint-every {every}i --train.log-every 1i --train.samples 0 --train.logger none
             --train.keep 9 --data.render-count 6 --data.render-test 2 --method.{wraps}pool-size 0
             --generator.channels 4 --generator.blocks 1 --engine.threads 1"""
         return [*words.split(), *more]

@@ -56,7 +56,7 @@ def start(zygote: Callable[[dict], Any], tmp_path: Path) -> Callable[..., Proces
 
 def _flags(run: Path, *, images: int, checkpoint_every: int) -> list[str]:
     flags = f"""train --data apples2oranges --images {images} --image-size 32 --seed 3 --json --out {run}
-        --train.checkpoint-every {checkpoint_every}i --train.keep 1 --train.samples 0 --train.tensorboard false
+        --train.checkpoint-every {checkpoint_every}i --train.keep 1 --train.samples 0 --train.logger none
         --data.render-count 4 --data.render-test 2 --method.pool-size 3 --discriminator.channels 4
         --generator.channels 4 --generator.blocks 1 --generator.dropout true
         --engine.threads 1 --engine.precision fp32 --engine.kernels plain"""

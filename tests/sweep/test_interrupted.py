@@ -19,7 +19,7 @@ from velogan.store.checkpoint import list_checkpoints
 FLAGS = shlex.split(
     "--images 200 --image-size 32 --generator.channels 2 --generator.blocks 1 "
     "--discriminator.channels 2 --data.render-count 22 --data.render-test 1 --data.validation 2 --train.samples 0 "
-    "--train.no-tensorboard --train.checkpoint-every 10i --engine.precision fp32 --engine.kernels plain --json"
+    "--train.logger none --train.checkpoint-every 10i --engine.precision fp32 --engine.kernels plain --json"
 )
 TWO = ("--vary", "optimizer.lr=0.001,0.002")
 PATIENCE_S = 240.0

@@ -162,7 +162,7 @@ def test_a_continued_run_keeps_what_was_found(
 ):
     tried = _answers(monkeypatch, lambda count: (0, {"mb": 1.0, "problem": "did not fit" if count > 2 else ""}))
     flags = f"""train --data apples2oranges --image-size 32 --out {tmp_path / "run"} --data.batch-size auto
-        --train.samples 0 --train.tensorboard false --data.render-count 8 --data.render-test 2
+        --train.samples 0 --train.logger none --data.render-count 8 --data.render-test 2
         --discriminator.channels 4 --generator.channels 4 --generator.blocks 1 --engine.threads 1"""
     assert main([*flags.split(), "--images", "2"]) == 0
     assert "batch: 2 (4 images did not fit)" in capsys.readouterr().err

@@ -76,7 +76,7 @@ def test_the_command_line_says_it_in_words_and_ends_with_1(
 ):
     flags = "--data apples2oranges --images 2 --image-size 32 --generator.channels 2 --generator.blocks 1 "
     flags += "--discriminator.channels 2 --data.render-count 4 --data.render-test 2 --train.samples 0 "
-    flags += "--train.no-tensorboard --engine.threads 1 --engine.precision fp32"
+    flags += "--train.logger none --engine.threads 1 --engine.precision fp32"
     argv = ["train", "cyclegan", *flags.split(), "--out", str(tmp_path / "run")]
     poison(1)
     assert main(argv) == 1

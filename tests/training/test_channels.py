@@ -41,7 +41,7 @@ def test_any_channels(a: int, b: int, tmp_path: Path, capsys: pytest.CaptureFixt
     run = tmp_path / "run"
     words = f"""train --data {tmp_path} --out {run} --image-size 32 --generator.channels 2 --generator.blocks 1
         --discriminator.channels 2 --discriminator.feature-size 32 --data.batch-size 1 --data.validation 2
-        --train.samples 1 --train.tensorboard false --engine.threads 1""".split()
+        --train.samples 1 --train.logger none --engine.threads 1""".split()
     assert main([*words, "--images", "1"]) == 0
     said = capsys.readouterr().err
     assert f"generator.output: {'mask' if a == b else 'image'} (" in said

@@ -31,7 +31,7 @@ def train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Train:
 
     def run(images: int, *more: str, code: int = 0) -> str:
         flags = f"""train cyclegan --data apples2oranges --images {images} --image-size 32 --out {tmp_path / "run"}
-            --train.samples 0 --train.tensorboard false --data.render-count 4 --data.render-test 2
+            --train.samples 0 --train.logger none --data.render-count 4 --data.render-test 2
             --discriminator.channels 4 --generator.channels 4 --generator.blocks 1 --engine.threads 1"""
         capsys.readouterr()
         assert main([*flags.split(), *more]) == code

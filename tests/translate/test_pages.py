@@ -22,7 +22,7 @@ from velogan.translate.options import TranslateOptions
 
 STACK = np.random.default_rng(0).integers(0, 256, (3, 16, 24), dtype=np.uint8)
 FEW = ["--image-size", "32", "--generator.channels", "2", "--generator.blocks", "1", "--discriminator.channels", "2"]
-FEW += ["--train.samples", "2", "--train.tensorboard", "false", "--engine.precision", "fp32", "--images", "1"]
+FEW += ["--train.samples", "2", "--train.logger", "none", "--engine.precision", "fp32", "--images", "1"]
 
 
 class Negative(nn.Module):

@@ -76,7 +76,11 @@ class TrainConfig(BaseModel):
         description="End the run when so many checkpoints in a row did not score better than the best; 0: never.",
     )
     keep: int = Field(default=2, ge=1, description="Newest checkpoints that are kept, besides the best.")
-    tensorboard: bool = Field(default=True, description="Write TensorBoard events beside stats.jsonl.")
+    logger: Literal["none", "tensorboard", "wandb", "mlflow"] = Field(
+        default="tensorboard",
+        description="Where metrics and sample images go while training, besides stats.jsonl: wandb and mlflow need "
+        "their extras and read their own environment variables.",
+    )
 
     @field_validator("exchange_every")
     @classmethod

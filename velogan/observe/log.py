@@ -1,4 +1,4 @@
-"""The log of a run: `stats.jsonl` contains all metrics; TensorBoard gets a copy."""
+"""The log of a run: `stats.jsonl` contains all metrics; TensorBoard, W&B or MLflow gets a copy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+
+from velogan.files import require, write_text
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -22,18 +24,21 @@ _LOGGER = logging.getLogger(__name__)
 class Log:
     """Appends to the log of the folder `run`, which is created if it is missing.
 
-    Call `truncate` first if there is a log already, since its last line may be incomplete. With `tensorboard` the same
-    metrics, and image grids, go to `run/tensorboard`; if that fails, it is reported once by `print_line` and disabled.
-    Raises OSError if a line cannot be written to `stats.jsonl`; earlier lines are preserved.
+    Call `truncate` first if there is a log already, since its last line may be incomplete. The same metrics, and image
+    grids, go to `logger`, a key of `LOGGERS` or "none"; if that fails, it is reported once by `print_line` and ended.
+    Raises OSError if a line cannot be written to `stats.jsonl`; earlier lines are preserved. Raises ValueError if the
+    package of `logger` is not installed.
     """
 
     def __init__(
-        self, run: Path, *, tensorboard: bool = True, print_line: Callable[[str], None] = _LOGGER.warning
+        self, run: Path, *, logger: str = "tensorboard", print_line: Callable[[str], None] = _LOGGER.warning
     ) -> None:
+        if logger in ("wandb", "mlflow"):
+            require(logger, logger, user=f"train.logger={logger}")
         self._run, self._print_line = Path(run), print_line
         self._run.mkdir(parents=True, exist_ok=True)
-        self._tensorboard = tensorboard
-        self._board: _Board | None = None
+        self._logger = logger
+        self._board: MetricsLogger | None = None
         self._purge: int | None = None
         self._file = io.FileIO(self._run / "stats.jsonl", "a")
 
@@ -45,7 +50,7 @@ class Log:
         self._mirror(lambda board: board.scalars(scalars, images=row["images"]))
 
     def image(self, name: str, grid: np.ndarray, *, images: int) -> None:
-        """Write `grid`, `(H, W, 3)` uint8, to TensorBoard at `images` seen."""
+        """Write `grid`, `(H, W, 3)` uint8, to the logger at `images` seen."""
         self._mirror(lambda board: board.image(name, grid, images=images))
 
     def truncate(self, images: int) -> None:
@@ -88,41 +93,50 @@ class Log:
             )
             raise OSError(error.errno, text, str(self._run / "stats.jsonl")) from error
 
-    def _mirror(self, show: Callable[[_Board], None]) -> None:
-        if not self._tensorboard:
+    def _mirror(self, write: Callable[[MetricsLogger], None]) -> None:
+        if self._logger == "none":
             return
         try:
-            self._board = self._board or _Board(self._run / "tensorboard", purge=self._purge)
-            show(self._board)
-        except OSError as error:
-            self._tensorboard = False
+            self._board = self._board or LOGGERS[self._logger](self._run, self._purge)
+            write(self._board)
+        except Exception as error:  # of any client: training must not depend on it
+            message = error.strerror if isinstance(error, OSError) and error.strerror else error
             self._print_line(
-                f"{self._run / 'tensorboard'} cannot be written ({error.strerror}): metrics are only written to "
-                "stats.jsonl from now on"
+                f"{self._logger} cannot be written ({message}): metrics are only written to stats.jsonl from now on"
             )
+            self._logger = "none"
             self._close_board()
 
     def _close_board(self) -> None:
         if self._board is not None:
-            with suppress(OSError):
+            with suppress(Exception):
                 self._board.close()
             self._board = None
 
 
-class _Board:
-    """An event file in `folder` for TensorBoard, whose methods raise OSError if they cannot write.
+class MetricsLogger(Protocol):
+    """Receives a copy of the log."""
+
+    def scalars(self, values: Mapping[str, float], *, images: int) -> None: ...
+    def image(self, name: str, grid: np.ndarray, *, images: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class TensorBoardLogger:
+    """An event file in `run/tensorboard`, whose methods raise OSError if they cannot write.
 
     torch's SummaryWriter writes in a thread, so that its errors may come late or never. `purge`: number of images from
     which TensorBoard ignores the content of earlier files.
     """
 
-    def __init__(self, folder: Path, *, purge: int | None) -> None:
+    def __init__(self, run: Path, purge: int | None) -> None:
         # importing takes two seconds, too much for `--help` and short commands
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboard.summary.writer.record_writer import RecordWriter
         from torch.utils.tensorboard import summary
 
         self._event, self._summary = Event, summary
+        folder = run / "tensorboard"
         folder.mkdir(parents=True, exist_ok=True)
         self._file = (folder / _event_file_name(folder)).open("ab")
         self._records = RecordWriter(self._file)
@@ -147,6 +161,63 @@ class _Board:
 
     def _write(self, event: Any) -> None:
         self._records.write(event.SerializeToString())
+
+
+class WandbLogger:
+    """A run of Weights & Biases in the project WANDB_PROJECT, velogan if unset. A resumed run continues it."""
+
+    def __init__(self, run: Path, purge: int | None) -> None:
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        self._image = wandb.Image
+        id_file = run / "wandb.id"
+        project, run_id = os.environ.get("WANDB_PROJECT", "velogan"), _read_id(id_file)
+        self._run = wandb.init(project=project, name=run.name, id=run_id, dir=run, resume="allow")
+        write_text(id_file, self._run.id)
+        self._run.define_metric("*", step_metric="images")
+
+    def scalars(self, values: Mapping[str, float], *, images: int) -> None:
+        self._run.log({"images": images, **values})
+
+    def image(self, name: str, grid: np.ndarray, *, images: int) -> None:
+        self._run.log({"images": images, name: self._image(grid)})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class MlflowLogger:
+    """A run of MLflow at MLFLOW_TRACKING_URI, in MLFLOW_EXPERIMENT_NAME. A resumed run continues it."""
+
+    def __init__(self, run: Path, purge: int | None) -> None:
+        import mlflow  # pyright: ignore[reportMissingImports]
+
+        id_file = run / "mlflow.id"
+        self._client = mlflow.MlflowClient()
+        self._run_id = mlflow.start_run(run_id=_read_id(id_file), run_name=run.name).info.run_id
+        write_text(id_file, self._run_id)
+        self._mlflow = mlflow
+
+    def scalars(self, values: Mapping[str, float], *, images: int) -> None:
+        self._mlflow.log_metrics(dict(values), step=images, run_id=self._run_id)
+
+    def image(self, name: str, grid: np.ndarray, *, images: int) -> None:
+        self._client.log_image(self._run_id, grid, key=name.replace("/", "_"), step=images)
+
+    def close(self) -> None:
+        self._mlflow.end_run()
+
+
+LOGGERS: dict[str, Callable[[Path, int | None], MetricsLogger]] = {
+    "tensorboard": TensorBoardLogger,
+    "wandb": WandbLogger,
+    "mlflow": MlflowLogger,
+}
+"""Constructors by value of `train.logger`, from the run folder and the number of images from which rows come again."""
+
+
+def _read_id(file: Path) -> str | None:
+    return file.read_text().strip() if file.is_file() else None
 
 
 def _event_file_name(folder: Path) -> str:

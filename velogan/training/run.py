@@ -108,7 +108,7 @@ def _run_main_process(
         state = start_or_resume(folder, context, trainer, networks=networks, origin=origin)
         trainer.broadcast_initial_state(state)
         _start_clock(trainer, context, started_at, display)
-        log = Log(folder.path, tensorboard=context.config.train.tensorboard, print_line=display.print_line)
+        log = Log(folder.path, logger=context.config.train.logger, print_line=display.print_line)
         log.truncate(trainer.images)
         sampler, validation = _build_sampler_and_validation(folder.path, context, trainer, log, build_validation)
         session = Session(folder, context, trainer, roles, log=log, display=display, validation=validation)

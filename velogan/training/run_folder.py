@@ -19,12 +19,12 @@ FIELDS_CHANGEABLE_ON_RESUME = (
     "train.keep",
     "train.length",
     "train.log_every",
+    "train.logger",
     "train.patience",
     "train.process_timeout",
     "train.sample_every",
     "train.samples",
     "train.start",
-    "train.tensorboard",
 )
 """Fields that may change when a run is resumed, besides those of the engine: they do not change what is learned."""
 
