@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -24,17 +24,22 @@ GPU_CACHE_FRACTION = 0.25
 """Share of a device's free memory that one domain may take up; a larger one stays on the host."""
 
 _HALVES = 2**31 + 1
-"""A part of seeds that is larger than any epoch, so that halves draw other random numbers than epochs do."""
+"""Seed component larger than any epoch number, so that halves and epochs use different random streams."""
 
 _AHEAD = 2  # batches
 
 INDEX, TOP, LEFT, FLIP = range(4)
 """Columns of a crop plan."""
 
-MIRROR, UPEND, TRANSPOSE = 1, 2, 4
-"""Bits of a crop's flip, applied in this order: left and right, top and bottom, rows and columns exchanged."""
+HFLIP, VFLIP, TRANSPOSE = 1, 2, 4
+"""Bits of a crop's flip, applied in this order: left-right, top-bottom, rows and columns exchanged."""
 
-_TURNS = (0, MIRROR | TRANSPOSE, MIRROR | UPEND, UPEND | TRANSPOSE)  # by quarters, as numpy.rot90 counts them
+_ROTATIONS = (
+    0,
+    HFLIP | TRANSPOSE,
+    HFLIP | VFLIP,
+    VFLIP | TRANSPOSE,
+)  # by 0 to 3 quarter turns, as numpy.rot90 counts them
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,34 @@ class CropPlan:
     B: Tensor
 
 
+class CropDraw(NamedTuple):
+    """Uniform random numbers in [0, 1) for one crop."""
+
+    top: float
+    left: float
+    hflip: float
+    vflip: float
+    rotation: float
+
+
+class ImageDraw(NamedTuple):
+    """Uniform random numbers in [0, 1) for one image of a step: the choice of B's image, and the crops of A and B."""
+
+    index_b: float
+    crop_a: CropDraw
+    crop_b: CropDraw
+
+
+def _name_draws(numbers: np.ndarray) -> ImageDraw:
+    """Name the 11 numbers of an image; their order is that in which features were added, so that seeds stay valid."""
+    index_b, *windows = numbers
+    top_a, left_a, hflip_a, top_b, left_b, hflip_b, vflip_a, rotation_a, vflip_b, rotation_b = windows
+    crop_a = CropDraw(top_a, left_a, hflip_a, vflip_a, rotation_a)
+    return ImageDraw(index_b, crop_a, CropDraw(top_b, left_b, hflip_b, vflip_b, rotation_b))
+
+
 def random_from(*seed: int) -> np.random.Generator:
-    """Random numbers that follow from some numbers, none of them negative."""
+    """Return a random generator seeded by non-negative integers."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
 
 
@@ -59,8 +90,8 @@ def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int], *, rotate
     down = torch.arange(height, device=images.device)
     right = torch.arange(width, device=images.device)
     index, top, left, flip = plan[:, :, None].unbind(1)
-    rows = top + torch.where((flip & UPEND).bool(), height - 1 - down, down)
-    columns = left + torch.where((flip & MIRROR).bool(), width - 1 - right, right)
+    rows = top + torch.where((flip & VFLIP).bool(), height - 1 - down, down)
+    columns = left + torch.where((flip & HFLIP).bool(), width - 1 - right, right)
     # torch cannot index uint16 on every device
     kept = images.view(torch.int16) if images.dtype == torch.uint16 else images
     cut = kept[index[:, :, None], rows[:, :, None], columns[:, None, :]]
@@ -145,10 +176,10 @@ class PairLoader:
         for side, domain in (("A", a), ("B", b)):
             _check_sizes(side, domain, config)
         self.resident = {"A": _resident(a, self.device), "B": _resident(b, self.device)}
-        self._take(np.arange(len(a)), np.arange(len(b)), ())
+        self._restrict_to(np.arange(len(a)), np.arange(len(b)), ())
 
-    def _take(self, a: np.ndarray, b: np.ndarray, salt: tuple[int, ...]) -> None:
-        """Restrict the loader to the pictures with the indices `a` and `b`; `salt` changes its random numbers."""
+    def _restrict_to(self, a: np.ndarray, b: np.ndarray, salt: tuple[int, ...]) -> None:
+        """Restrict the loader to the images with the indices `a` and `b`; `salt` changes its random numbers."""
         self._indices, self._salt = {"A": a, "B": b}, salt
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
@@ -163,46 +194,46 @@ class PairLoader:
                 raise ValueError(f"domain {'AB'[letter]} has one picture, which cannot be halved: add some")
             mixed = random_from(self.seed, _HALVES, letter).permutation(len(domain))
             halves.append(np.array_split(mixed, 2)[number])
-        made = copy.copy(self)
-        made._take(halves[0], halves[1], (_HALVES, number))
-        return made
+        half = copy.copy(self)
+        half._restrict_to(halves[0], halves[1], (_HALVES, number))
+        return half
 
     def __len__(self) -> int:
         """Count the images of an epoch."""
         return max(map(len, self._indices.values()))
 
     def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw an epoch's order `(N,)` and `(N, 11)` numbers in [0, 1): B's index, A's and B's windows, A's and B's
-        mirrorings from top to bottom and turns.
-        """
+        """Draw an epoch's order `(N,)`, and 11 uniform random numbers per image, `(N, 11)`; see `_name_draws`."""
         random = random_from(self.seed, epoch, *self._salt)
         order = np.arange(len(self)) if self.config.serial_batches else random.permutation(len(self))
         return order, np.hstack([random.random((len(self), count)) for count in (7, 4)])
 
-    def _drawn(self, place: int) -> tuple[int, int, np.ndarray]:
-        """Give the image at `place`, counted from the training's first: A's and B's pictures, and its 11 numbers."""
-        of_a, of_b = self._indices["A"], self._indices["B"]
-        order, numbers = self._epoch(place // len(self))
-        slot = place % len(self)
-        item, draws = int(order[slot]), numbers[slot]
-        place_b = item % len(of_b) if self.config.serial_batches else int(draws[0] * len(of_b))
-        return int(of_a[item % len(of_a)]), int(of_b[place_b]), draws
+    def _sample_at(self, position: int) -> tuple[int, int, ImageDraw]:
+        """Return the indices of A's and B's images at `position`, in images since the start, and its random numbers."""
+        indices_a, indices_b = self._indices["A"], self._indices["B"]
+        order, numbers = self._epoch(position // len(self))
+        place = position % len(self)
+        item, draw = int(order[place]), _name_draws(numbers[place])
+        item_b = item % len(indices_b) if self.config.serial_batches else int(draw.index_b * len(indices_b))
+        return int(indices_a[item % len(indices_a)]), int(indices_b[item_b]), draw
 
     def plan(self, position: int) -> CropPlan:
         """Plan the batch of the step that begins at `position` images seen."""
         a, b = [], []
         first = position + self.rank * self.config.batch
-        for of_a, of_b, draws in map(self._drawn, range(first, first + self.config.batch)):
-            a.append(self._row(self.a, of_a, draws[[1, 2, 3, 7, 8]]))
-            b.append(self._row(self.b, of_b, draws[[4, 5, 6, 9, 10]]))
+        for index_a, index_b, draw in map(self._sample_at, range(first, first + self.config.batch)):
+            a.append(self._row(self.a, index_a, draw.crop_a))
+            b.append(self._row(self.b, index_b, draw.crop_b))
         return CropPlan(torch.tensor(a), torch.tensor(b))
 
-    def _row(self, domain: Domain, index: int, draws: np.ndarray) -> tuple[int, int, int, int]:
+    def _row(self, domain: Domain, index: int, draw: CropDraw) -> tuple[int, int, int, int]:
         shape = domain.shapes[index]
         height, width = window(self.config, shape)
-        top, left = int(draws[0] * (shape[0] - height + 1)), int(draws[1] * (shape[1] - width + 1))
-        flip = MIRROR * (self.config.flip and draws[2] > 0.5) + UPEND * (self.config.flip_vertical and draws[3] > 0.5)
-        return index, top, left, flip ^ (_TURNS[int(4 * draws[4])] if self.config.rotate90 else 0)
+        top, left = int(draw.top * (shape[0] - height + 1)), int(draw.left * (shape[1] - width + 1))
+        hflip = HFLIP * (self.config.flip and draw.hflip > 0.5)
+        vflip = VFLIP * (self.config.flip_vertical and draw.vflip > 0.5)
+        rotation = _ROTATIONS[int(4 * draw.rotation)] if self.config.rotate90 else 0
+        return index, top, left, (hflip + vflip) ^ rotation
 
     def gather(self, plan: CropPlan) -> Batch:
         """Give each domain's crops `(B, h, w, C)`, cut by NumPy, or its plan if its pictures lie on the device."""
@@ -301,7 +332,7 @@ def gather_crops(domain: Domain, plan: Tensor, size: tuple[int, int]) -> Tensor:
     cut = []
     for index, top, left, flip in plan.tolist():
         picture = domain.rows(index, top, top + height)[:, left : left + width]
-        picture = picture[:: -1 if flip & UPEND else 1, :: -1 if flip & MIRROR else 1]
+        picture = picture[:: -1 if flip & VFLIP else 1, :: -1 if flip & HFLIP else 1]
         cut.append(picture.swapaxes(0, 1) if flip & TRANSPOSE else picture)
     return torch.from_numpy(np.stack(cut))
 
