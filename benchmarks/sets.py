@@ -52,6 +52,7 @@ FIGURES = {
     "closed": ("Distance closed", "%"),
     "share": ("Taken for the target's class", "%"),
     "structure": ("Layout kept", ""),
+    "retrieval": ("More like the own input than like another", "%"),
     "psnr_truth_db": ("To the truth", "dB"),
     "psnr_object_db": ("Object to the truth", "dB"),
     "label_accuracy": ("Pixels with the right label", "%"),
@@ -204,7 +205,7 @@ def figures(scores: Sequence[Mapping[str, Any]], shares: Mapping[str, int]) -> d
         elif name.endswith(f"_share_class_{shares.get(way)}"):
             found[f"share{judge}"] = {"value": value, "nothing": nothing, "real": real}
         elif name in FIGURES:
-            found[name] = {"value": value, "nothing": nothing, "real": None}
+            found[name] = {"value": value, "nothing": nothing, "real": real if name == "retrieval" else None}
     return ways
 
 

@@ -108,7 +108,7 @@ def test_a_rendered_set_is_scored_against_its_truth(tmp_path: Path) -> None:
     run = _run(tmp_path, data)
     result = evaluate(run)
     assert json.loads((run / "scores.json").read_text()) == result
-    names = {"psnr_object_db", "ssim_object", "psnr_background_db", "structure", "sliced_wasserstein"}
+    names = {"psnr_object_db", "ssim_object", "psnr_background_db", "structure", "retrieval", "sliced_wasserstein"}
     scores = _by_key(result)
     assert set(scores) == {(name, direction) for name in names for direction in ("a2b", "b2a")}
     score = scores["psnr_object_db", "a2b"]
@@ -153,6 +153,8 @@ def test_a_translator_that_does_nothing_scores_the_baseline(
     layout = _by_key(result)["structure", "a2b"]
     assert layout["value"] == pytest.approx(1)
     assert layout["real"] < 0.6  # other pictures have another layout
+    retrieved = _by_key(result)["retrieval", "a2b"]
+    assert (retrieved["value"], retrieved["real"]) == (1, 0.5)
 
 
 def test_one_picture_left_exactly_as_it_was_does_not_decide_the_mean(
@@ -182,7 +184,7 @@ def test_an_aligned_set_is_scored_on_whole_pictures(tmp_path: Path, monkeypatch:
 
     _stand_in(monkeypatch, Negative())
     scores = _by_key(evaluate(_run(tmp_path, tmp_path / "set")))
-    names = ("psnr_truth_db", "ssim_truth", "structure", "sliced_wasserstein")
+    names = ("psnr_truth_db", "ssim_truth", "structure", "retrieval", "sliced_wasserstein")
     assert set(scores) == {(name, direction) for name in names for direction in ("a2b", "b2a")}
     assert scores["psnr_truth_db", "a2b"]["value"] > 50
     assert scores["psnr_truth_db", "a2b"]["baseline"] < 10

@@ -34,10 +34,12 @@ def test_closed_is_between_doing_nothing_and_real_pictures() -> None:
         _score("lite2_share_class_340", 0.5, 0.0, 0.9),
         _score("lite2_share_class_339", 0.1, 0.8, 0.0),
         _score("structure", 0.8, 1.0, 0.1),
+        _score("retrieval", 0.97, 1.0, 0.5),
         _score("sliced_wasserstein", 0.1, 0.2, 0.1),
     ]
     found = sets.figures(scores, {"a2b": 340, "b2a": 339})
-    assert found["a2b"].keys() == {"closed", "closed (SqueezeNet)", "share", "structure"}
+    assert found["a2b"].keys() == {"closed", "closed (SqueezeNet)", "share", "structure", "retrieval"}
+    assert found["a2b"]["retrieval"] == {"value": 0.97, "nothing": 1.0, "real": 0.5}
     assert found["a2b"]["closed"]["value"] == pytest.approx(0.75)
     assert found["a2b"]["closed (SqueezeNet)"]["value"] == pytest.approx(0.5)
     assert found["a2b"]["share"] == {"value": 0.5, "nothing": 0.0, "real": 0.9}

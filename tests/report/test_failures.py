@@ -98,6 +98,8 @@ def test_a_run_says_at_its_end_how_much_nearer_than_doing_nothing_it_came() -> N
     assert describe_improvement(stats) == (
         "translations of held-out images are 40% closer to real ones than their inputs are (a2b 50%, b2a 30%)"
     )
+    related = [{**stats[-1], "failure/retrieval_a2b": 0.991, "failure/retrieval_b2a": 0.8}]
+    assert (describe_improvement(related) or "").endswith("another in a2b 99%, b2a 80% of comparisons")
     bad = [*stats[:-1], {**stats[-1], "validation/distance": 0.8}]
     assert final_checkpoint_is_worse(bad)
     assert "are 70% closer" in (describe_improvement(bad) or "")  # by the best checkpoint, which translate uses

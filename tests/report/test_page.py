@@ -68,7 +68,7 @@ def test_a_page_tells_what_was_run_and_what_came_of_it(make_run: MakeRun) -> Non
     page = Page(run / "report.html")
     for part in (
         "Apples become oranges",
-        "Apples to oranges: better by Object PSNR (21.3 dB, unchanged input 12.2 dB).",
+        "Apples to oranges: better by Object PSNR (21.3 dB, unchanged input 12.2 dB); more like their own input than",
         "1,000 images seen",
         "500 apples and 500 oranges",
         "2.3x as fast here",

@@ -9,12 +9,14 @@ from velogan.report.run_data import read_run_data
 from velogan.report.verdict import result, verdict
 
 MakeScore = Callable[..., dict[str, Any]]
+RELATED = "more like their own input than like another in 98.0 % of comparisons (chance 50 %)"
 MakeRun = Callable[..., Path]
 NAMES = {"a2b": ("apples", "oranges"), "b2a": ("oranges", "apples")}
 
 
 def test_what_became_better_and_what_worse_is_said_with_a_mend(score: MakeScore) -> None:
     given = [
+        score("retrieval", 0.98, baseline=1.0),
         score("psnr_object_db", 20.6, baseline=13.0),
         score("psnr_background_db", 18.2, baseline=None),
         score("lite2_fid", 373.0, baseline=181.0, better="lower"),
@@ -24,7 +26,7 @@ def test_what_became_better_and_what_worse_is_said_with_a_mend(score: MakeScore)
     summary, said, mend = verdict(given, NAMES)
     assert summary.startswith("Mixed: ")
     assert said == (
-        "apples to oranges: better by Object PSNR (20.6 dB, unchanged input 13.0 dB); worse by "
+        f"apples to oranges: better by Object PSNR (20.6 dB, unchanged input 13.0 dB); {RELATED}; worse by "
         "lite2-FID (373.0, unchanged input 181.0); the background changed (18.2 dB to the input)."
     )
     assert "larger --images" in mend
@@ -34,7 +36,21 @@ def test_what_became_better_and_what_worse_is_said_with_a_mend(score: MakeScore)
 def test_one_picture_decides_nothing(score: MakeScore) -> None:
     alone = score("psnr_truth_db", 20.1, baseline=20.0, interval_95=None, images_fake=1)
     assert verdict([alone], NAMES) == []
-    assert verdict([{**alone, "images_fake": 6000}], NAMES)[0] == "Better than the unchanged input."
+    many = [{**alone, "images_fake": 6000}, score("retrieval", 0.98, baseline=1.0)]
+    assert verdict(many, NAMES)[0] == "Better than the unchanged input."
+
+
+def test_reports_translations_that_do_not_depend_on_their_inputs(score: MakeScore) -> None:
+    scores = [score("kid", 0.1, baseline=0.3, better="lower"), score("retrieval", 0.53, baseline=1.0, real=0.5)]
+    summary, sentence, hint = verdict(scores, NAMES)
+    assert summary == "Realistic, but unrelated to the input: apples to oranges."
+    assert sentence.endswith("more like their own input than like another in 53.0 % of comparisons (chance 50 %).")
+    assert hint.startswith("Train longer")
+    good = [score("kid", 0.1, baseline=0.3, better="lower", direction="b2a")]
+    good.append(score("retrieval", 0.98, direction="b2a", baseline=1.0))
+    assert verdict([*scores, *good], NAMES)[0] == summary  # the other direction does not hide it
+    assert verdict(scores[1:], NAMES)[0] == "Unrelated to the input: apples to oranges."
+    assert verdict(scores[:1], NAMES)[0].startswith("Neither better nor worse")  # one that was not measured
 
 
 def test_a_translator_that_loses_to_doing_nothing_is_told_and_a_good_one_needs_no_mend(score: MakeScore) -> None:
@@ -44,9 +60,10 @@ def test_a_translator_that_loses_to_doing_nothing_is_told_and_a_good_one_needs_n
         "oranges to apples: worse by KID (0.300, unchanged input 0.100).",
     ]
     assert len(bad) == 3
-    assert verdict([score("psnr_object_db", 25.0), score("psnr_background_db", 36.0, baseline=None)], NAMES) == [
+    scores = [score("psnr_object_db", 25.0), score("psnr_background_db", 36.0, baseline=None)]
+    assert verdict([*scores, score("retrieval", 0.98, baseline=1.0)], NAMES) == [
         "Better than the unchanged input.",
-        "apples to oranges: better by Object PSNR (25.0 dB, unchanged input 12.2 dB).",
+        f"apples to oranges: better by Object PSNR (25.0 dB, unchanged input 12.2 dB); {RELATED}.",
     ]
 
 

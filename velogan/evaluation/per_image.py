@@ -13,6 +13,7 @@ from velogan.evaluation.images import DomainImages, ImageSet
 from velogan.metrics.labels import confusion
 from velogan.metrics.pixel import psnr, ssim, structure
 from velogan.metrics.registry import compare_to_truth
+from velogan.metrics.retrieval import edge_descriptors, retrieval
 
 _MIN_SIDE = 11  # pixels: the window of SSIM
 MAX_PSNR_DB = 60.0
@@ -35,7 +36,13 @@ def translation_metrics(source: DomainImages, fakes: ImageSet) -> dict[str, Tens
                 record(name, index, value[0])
         if min(fake.shape[-2:]) >= _MIN_SIDE:
             record("structure", index, structure(fake, image)[0])
+    if len(fakes) > 1:
+        metrics["retrieval"] = retrieval(*(_edges(images) for images in (fakes, source.images)))
     return cap_psnr(metrics)
+
+
+def _edges(images: ImageSet) -> Tensor:
+    return torch.cat([edge_descriptors(images.to_batch(index)) for index in range(len(images))])
 
 
 def reconstruction_metrics(images: ImageSet, reconstructions: ImageSet) -> dict[str, Tensor]:

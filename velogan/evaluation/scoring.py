@@ -38,6 +38,8 @@ from velogan.metrics.registry import (
     sample_patches,
     set_distances,
 )
+from velogan.metrics.retrieval import CHANCE
+from velogan.report.scores import INPUT_METRICS
 from velogan.translate.model import Translator
 
 SPLITS: dict[Split, str] = {
@@ -90,6 +92,7 @@ class Scorer:
     def reference_scores(self, source: DomainImages, target: DomainImages) -> ReferenceScores:
         """Score real images of `target`, and the images of `source`, in place of translations from `source`."""
         real, real_of = self._score_real_images(len(source.images), target)
+        real["retrieval"] = CHANCE
         unrelated = per_image.unrelated_structure(source, target, self.seed)
         if unrelated is not None:
             real["structure"] = unrelated
@@ -192,7 +195,7 @@ class Scorer:
     def _description(self, name: str, source: DomainImages, target: DomainImages, references: ReferenceScores) -> str:
         a, b = source.side.name, target.side.name
         text = describe(name, source=a, target=b, classes=self.classes)
-        if name == "structure":
+        if name in INPUT_METRICS:
             text += f"; real against real: {b} that are unrelated to the input"
         elif name in references.real:
             text += f"; real against real: {f'real {b}' if is_share(name) else references.real_of}"

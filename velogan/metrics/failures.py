@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from velogan.metrics.retrieval import edge_descriptors, retrieval
+
 THUMBNAIL_SIDE = 8
 """Pixels: side of the thumbnails that `diversity` compares."""
 
@@ -19,9 +21,11 @@ CHECKERBOARD_PERIODS = (2, 4)
 
 
 def failure_signs(fake: Tensor, inputs: Tensor, target: Tensor) -> dict[str, float]:
-    """Compute all signs by name; without `spread` if inputs or target images have no diversity, as a single image."""
+    """Compute all signs by name; without `spread` and `retrieval` if they need other images or more diverse ones."""
     reference = min(diversity(inputs), diversity(target))
+    retrieved = retrieval(edge_descriptors(fake), edge_descriptors(inputs)).mean().item()
     return {
+        **({"retrieval": retrieved} if len(fake) > 1 else {}),
         "correlation": correlation(fake, inputs),
         **({"spread": diversity(fake) / reference} if reference else {}),
         "change": (_brightness(fake) - _brightness(inputs)).abs().mean().item() / 2,

@@ -193,6 +193,7 @@ _DESCRIPTIONS = {
     "psnr_reconstruction_db": "Closeness (PSNR) of encoded and decoded {source}, not translated, to the input",
     "ssim_reconstruction": "Structural similarity (SSIM) of encoded and decoded {source}, not translated, to the input",
     "structure": "How much of the input's layout translated {source} keep, whatever the colours, 1 for all of it",
+    "retrieval": "How often translated {source} are more like their own input than like another, by coarse edges",
     "label_accuracy": "Share of pixels of translated {source} with the true label, by the nearest label's colour",
     "label_iou": "Overlap of translated {source} with the true areas of each label (intersection over union), "
     "mean over labels",

@@ -9,6 +9,7 @@ from typing import Any
 
 from velogan.files import pluralize
 from velogan.report.run_data import is_number
+from velogan.report.scores import MIN_RETRIEVAL
 
 FAILURE = "failure/"
 """Prefix of the signs of failure in the log."""
@@ -78,6 +79,12 @@ _SIGNS: dict[str, _Sign] = {
         "translations are nearly all the same (their distances are {value:.0%} of those of inputs or of real images)",
         "a lower rate of the discriminators (optimizer.rules D_*:lr=5e-5), augmentation, or a larger cycle weight",
     ),
+    "retrieval": _Sign(
+        lambda value: value < MIN_RETRIEVAL,
+        "translations are unrelated to their inputs (more like their own input than like another in {value:.0%} of "
+        "comparisons; chance: 50%)",
+        "a larger weight of cycle or edges, or a lower rate of the discriminators (optimizer.rules D_*:lr=5e-5)",
+    ),
     "change": _Sign(
         lambda value: value < 0.01,
         "translations are copies of their inputs (they differ by {value:.1%} of the value range)",
@@ -110,21 +117,27 @@ def final_checkpoint_is_worse(stats: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def describe_improvement(stats: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return a sentence: by how much the held-out translations are closer to real images than their inputs are.
+    """Return a sentence: how much closer held-out translations are to real images than their inputs, and `retrieval`.
 
     The checkpoint is the last one, or the best one if `final_checkpoint_is_worse`. None if the log does not have the
     scores, or if the translations are not closer, which `find_failures` reports.
     """
-    use_best, gains = final_checkpoint_is_worse(stats), {}
+    use_best, gains, retrieved = final_checkpoint_is_worse(stats), {}, {}
     for suffix in _SUFFIXES:
-        points, (_, best) = _score_history(stats, suffix)
+        points, (best_images, best) = _score_history(stats, suffix)
         baseline = _baseline(stats, suffix)
         if points and baseline and _required_measurements(stats, _score_name(stats, suffix)) == 1:
             gains[suffix] = round(100 - 100 * (best if use_best else points[-1][1]) / baseline)
+            shares = dict(_measurements(stats, f"{FAILURE}retrieval{suffix}"))
+            retrieved[suffix] = shares.get(best_images if use_best else points[-1][0])
     if gains.get("", -1) < 0:
         return None
     single = ", ".join(f"{suffix[1:]} {gain}%" for suffix, gain in gains.items() if suffix)
-    return f"translations of held-out images are {gains['']}% closer to real ones than their inputs are ({single})"
+    shares = ", ".join(f"{suffix[1:]} {share:.0%}" for suffix, share in retrieved.items() if share is not None)
+    return (
+        f"translations of held-out images are {gains['']}% closer to real ones than their inputs are ({single})"
+        f"{f'; more like their own input than like another in {shares} of comparisons' if shares else ''}"
+    )
 
 
 def _check_scores(

@@ -12,6 +12,7 @@ from velogan.report.run_data import RunData, is_number
 
 LABELS = {
     "structure": "Layout kept",
+    "retrieval": "Input retrieved",
     "label_accuracy": "Right labels",
     "label_iou": "Label IoU",
     "psnr_object_db": "Object PSNR",
@@ -41,6 +42,11 @@ BY_IMPORTANCE = (
 )
 """Metrics in the order in which a verdict names them."""
 
+INPUT_METRICS = ("structure", "retrieval")
+"""Metrics of what is kept of the input: the unchanged input is their upper limit, not a result to beat."""
+
+MIN_RETRIEVAL = 0.75
+"""Translations with a lower `retrieval` are unrelated to their inputs; chance is 0.5."""
 
 SAME_AS_LAST = "the same checkpoint as last"
 """The value of `best` in a protocol if the best checkpoint is the last one."""
@@ -90,7 +96,7 @@ def format_value(score: Mapping[str, Any], value: Any) -> str:
     name = str(score.get("name", ""))
     if name.endswith("_db"):
         return f"{value:.1f} dB"
-    if name.startswith("label_") or "_share_class_" in name:
+    if name.startswith(("label_", "retrieval")) or "_share_class_" in name:
         return f"{100 * value:.1f} %"
     if name.startswith(("ssim", "structure")):
         return f"{value:z.3f}"
@@ -157,7 +163,7 @@ def place_on_bar(score: Mapping[str, Any], scores: Sequence[Mapping[str, Any]]) 
     name = str(score.get("name", ""))
     keys = ("value", "real", "baseline")
     known = [other[key] for other in scores for key in keys if is_number(other.get(key))]
-    is_share = name.startswith(("ssim", "label", "structure")) or "_share_class_" in name
+    is_share = name.startswith(("ssim", "label", *INPUT_METRICS)) or "_share_class_" in name
     usual_best = 40 if name.endswith("_db") else 1 if is_share else 0
     low, high = min(0, *known), max(usual_best, *known) * (1 if usual_best == 1 else 1.05) or 1
 
@@ -168,8 +174,7 @@ def place_on_bar(score: Mapping[str, Any], scores: Sequence[Mapping[str, Any]]) 
         return 1 - fraction if score.get("better") == "lower" else fraction
 
     baseline = position(score.get("baseline"))
-    # the unchanged input keeps the complete layout: the end of the scale, not a result to beat
-    is_rival = baseline is not None and name != "structure"
+    is_rival = baseline is not None and name not in INPUT_METRICS
     return Bar(
         value=position(score["value"]) or 0, baseline=baseline, real=position(score.get("real")), is_rival=is_rival
     )

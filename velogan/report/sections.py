@@ -173,7 +173,7 @@ def _score(group: list[tuple[int, RunData, dict[str, Any]]], several_runs: bool)
         f"{title} {scores.format_value(first, first[key])}"
         for key, title in (
             ("baseline", "unchanged input:"),
-            ("real", "unrelated images:" if first.get("name") == "structure" else "real against real:"),
+            ("real", "unrelated images:" if first.get("name") in scores.INPUT_METRICS else "real against real:"),
         )
         if is_number(first.get(key))
     ]

@@ -9,6 +9,8 @@ from velogan.report.failures import describe_improvement
 from velogan.report.run_data import RunData, is_number
 from velogan.report.scores import (
     BY_IMPORTANCE,
+    INPUT_METRICS,
+    MIN_RETRIEVAL,
     display_name,
     format_value,
     group_scores,
@@ -38,31 +40,43 @@ def verdict(scores: Sequence[Score], names: Mapping[str, tuple[str, str]]) -> li
     """Return a summary, a sentence for each direction, and what to do if something is worse.
 
     Only the first checkpoint and weights of each direction count, and metrics whose 95 % interval does not contain
-    the value of the unchanged input. Empty if no metric has a value of the unchanged input.
+    the value of the unchanged input. What is better counts only if translations identify their inputs (`retrieval`).
+    Empty if no metric has a value of the unchanged input.
 
     scores: the field `scores` of scores.json
     names: source and target domain of each direction
     """
     _, rows = group_scores(scores)
     sentences: list[str] = []
+    unrelated: dict[str, bool] = {}  # by direction, whether something is better
     has_better = has_worse = background_changed = False
     for direction in dict.fromkeys(str(row.first.get("direction")) for row in rows):
         first = [row.first for row in rows if str(row.first.get("direction")) == direction]
         better, worse = _compare_with_baseline(first)
+        title = " to ".join(names[direction]) if direction in names else direction
+        retrieved: Any = next((score["value"] for score in first if score.get("name") == "retrieval"), None)
+        is_related = is_number(retrieved) and retrieved >= MIN_RETRIEVAL
         parts = [f"better by {_list_metrics(better)}"] if better else []
+        if better or (is_number(retrieved) and not is_related):
+            share = format_value({"name": "retrieval"}, retrieved)
+            parts.append(f"more like their own input than like another in {share} of comparisons (chance 50 %)")
+        if is_number(retrieved) and not is_related:
+            unrelated[title] = bool(better)
         parts += [f"worse by {_list_metrics(worse)}"] if worse else []
         background = next((score["value"] for score in first if score.get("name") == "psnr_background_db"), CHANGED_DB)
         if is_number(background) and background < CHANGED_DB:
             parts.append(f"the background changed ({background:.1f} dB to the input)")
             background_changed = True
-        has_better, has_worse = has_better or bool(better), has_worse or bool(worse)
+        has_better, has_worse = has_better or (bool(better) and is_related), has_worse or bool(worse)
         if parts:
-            title = " to ".join(names[direction]) if direction in names else direction
             sentences.append(f"{title}{_note(first[0])}: {'; '.join(parts)}.")
     if not sentences:
         return []
-    if has_worse or background_changed:
+    if has_worse or background_changed or unrelated:
         sentences.append(f"{_LONGER}{f'. Or {_MASK}' if background_changed else ''}.")
+    if unrelated:
+        start = "Realistic, but unrelated" if any(unrelated.values()) else "Unrelated"
+        return [f"{start} to the input: {', '.join(unrelated)}.", *sentences]
     return [_SUMMARY[has_better, has_worse], *sentences]
 
 
@@ -93,7 +107,7 @@ def _compare_with_baseline(scores: Sequence[Score]) -> tuple[list[Score], list[S
 
 def _differs_from_baseline(score: Score) -> bool:
     """Return whether the unchanged input was scored, and lies outside the 95 % interval of the score."""
-    if improvement(score) is None or score.get("name") == "structure":
+    if improvement(score) is None or score.get("name") in INPUT_METRICS:
         return False
     if half_interval(score) is None:  # one image has no interval, so it decides nothing
         return score.get("interval_95") is not None or score.get("images_fake") != 1
