@@ -12,11 +12,10 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from velogan.translate.files import translate
-from velogan.translate.model import Translator
+
+from ..models import in_memory
 
 COLOURS = [[0, 0, 0], [255, 255, 255], [128, 128, 128], [255, 0, 0], [0, 255, 0], [0, 0, 255], [200, 120, 40]]
 SHARES = {1: (0.2126, 0.0722), 2: (0.299, 0.114), 5: (0.299, 0.114), 9: (0.2627, 0.0593)}
@@ -95,17 +94,17 @@ CODED += [("libx264", "yuvj420p", 1, FULL), ("libx264", "yuvj420p", 5, FULL), ("
 
 
 @pytest.mark.parametrize(("codec", "form", "matrix", "span"), CODED)
-def test_colours_stay_what_they_are(tmp_path: Path, codec: str, form: str, matrix: int, span: int) -> None:
+def test_keeps_colours(tmp_path: Path, codec: str, form: str, matrix: int, span: int) -> None:
     film, out = tmp_path / "film.mov", tmp_path / "out.mov"
     _write(film, codec, form, matrix, span)
     given = _colours(film)
     assert given == pytest.approx(np.array(COLOURS), abs=LOSS)
-    model = Translator(nn.Identity(), multiple=4, device=torch.device("cpu"))
+    model = in_memory()
     assert translate(model, film, out).failed == ()
     assert _colours(out) == pytest.approx(given, abs=LOSS)
 
 
-def test_a_film_of_rgb_is_written_as_hd_is(tmp_path: Path) -> None:
+def test_writes_rgb_films_as_bt709(tmp_path: Path) -> None:
     film, out = tmp_path / "film.mkv", tmp_path / "out.mkv"
     picture = np.repeat(np.array(COLOURS, np.uint8), SIDE, axis=0)[None].repeat(32, axis=0)
     with av.open(str(film), "w") as made:
@@ -113,7 +112,7 @@ def test_a_film_of_rgb_is_written_as_hd_is(tmp_path: Path) -> None:
         video.width, video.height, video.pix_fmt = picture.shape[1], 32, "bgr0"
         made.mux(video.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         made.mux(video.encode(None))
-    assert translate(Translator(nn.Identity(), multiple=4, device=torch.device("cpu")), film, out).failed == ()
+    assert translate(in_memory(), film, out).failed == ()
     with av.open(str(out)) as made:
         frame = next(made.decode(video=0))
         assert (int(frame.colorspace), int(frame.color_range)) == (1, LIMITED)

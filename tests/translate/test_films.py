@@ -1,4 +1,4 @@
-"""Films through `translate`, made on the spot."""
+"""Films through `translate`, translated on the spot."""
 
 from __future__ import annotations
 
@@ -10,23 +10,18 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-import torch
-from torch import Tensor, nn
 
 from velogan.translate.files import translate
 from velogan.translate.films import Smoother
 from velogan.translate.model import Translator
 from velogan.translate.options import TranslateOptions
 
-
-class Negative(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return -x
+from ..models import Negative, in_memory
 
 
 @pytest.fixture
 def model() -> Translator:
-    return Translator(Negative(), multiple=4, device=torch.device("cpu"))
+    return in_memory(Negative())
 
 
 def _frame(index: int, *, size: tuple[int, int]) -> np.ndarray:
@@ -83,17 +78,17 @@ def _sound(path: Path) -> list[tuple[Any, bytes]]:
 
 @pytest.mark.parametrize("name", ["film.mp4", "film.mkv"])
 @pytest.mark.parametrize("of", [{}, {"colorspace": 1}])
-def test_frames_are_translated_and_times_and_sound_kept(
+def test_translates_frames_and_keeps_times_and_sound(
     tmp_path: Path, model: Translator, name: str, of: dict[str, Any]
 ) -> None:
     film = _film(tmp_path / name, **of)
-    seen: list[tuple[int, int]] = []
-    summary = translate(model, film, tmp_path / "out" / name, progress=lambda *now: seen.append(now))
-    assert (summary.translated, summary.frames, summary.failed, seen[-1]) == (1, 6, (), (6, 6))
+    progress: list[tuple[int, int]] = []
+    summary = translate(model, film, tmp_path / "out" / name, progress=lambda *now: progress.append(now))
+    assert (summary.translated, summary.frames, summary.failed, progress[-1]) == (1, 6, (), (6, 6))
     (before, times), (after, times_after) = _read(film), _read(tmp_path / "out" / name)
     assert times_after == pytest.approx(times)
-    for given, made in zip(before, after, strict=True):
-        assert np.abs(255.0 - given - made).mean() < 4
+    for given, translated in zip(before, after, strict=True):
+        assert np.abs(255.0 - given - translated).mean() < 4
     assert _sound(tmp_path / "out" / name) == _sound(film)
     with av.open(str(tmp_path / "out" / name)) as written:
         assert written.streams.video[0].average_rate == Fraction(25, 2)
@@ -128,7 +123,7 @@ def test_frames_of_equal_time_stay_in_order(tmp_path: Path, model: Translator) -
     assert _read(tmp_path / "out.mkv")[1] == pytest.approx([0, 0.08, 0.081, 0.16])
 
 
-def test_odd_sides_uneven_times_and_no_sound(tmp_path: Path, model: Translator) -> None:
+def test_keeps_odd_sides_and_uneven_times(tmp_path: Path, model: Translator) -> None:
     film = _film(tmp_path / "film.mp4", size=(31, 45), sound=None, times=[0, 3, 20, 21, 50, 90])
     assert translate(model, film, tmp_path / "out.mkv").frames == 6
     frames, times = _read(tmp_path / "out.mkv")
@@ -146,7 +141,7 @@ MATRICES: list[tuple[tuple[int, int, int, int], Any]] = [
 
 
 @pytest.mark.parametrize(("matrix", "upright"), MATRICES)
-def test_what_a_player_turns_is_translated_upright(
+def test_translates_rotated_films_upright(
     tmp_path: Path, model: Translator, matrix: tuple[int, int, int, int], upright: Any
 ) -> None:
     film = _film(tmp_path / "film.mp4", sound=None, sample_aspect_ratio=Fraction(4, 3))
@@ -158,8 +153,8 @@ def test_what_a_player_turns_is_translated_upright(
     film.write_bytes(data[:place] + struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 2**30) + data[place + len(plain) :])
     assert translate(model, film, tmp_path / "out.mp4").frames == 6
     (before, _), (after, _) = _read(film), _read(tmp_path / "out.mp4")
-    for given, made in zip(before, after, strict=True):
-        assert np.abs(255.0 - upright(given) - made).mean() < 4
+    for given, translated in zip(before, after, strict=True):
+        assert np.abs(255.0 - upright(given) - translated).mean() < 4
     with av.open(str(tmp_path / "out.mp4")) as written:
         stream = written.streams.video[0]
         assert stream.sample_aspect_ratio == (Fraction(3, 4) if a == 0 else Fraction(4, 3))
@@ -188,7 +183,7 @@ def test_reports_films_that_cannot_be_translated(tmp_path: Path, model: Translat
             translate(model, film, target, TranslateOptions(**extra))
 
 
-def test_what_stands_still_is_smoothed_and_what_moves_is_not() -> None:
+def test_smooths_static_parts_only() -> None:
     random = np.random.default_rng(0)
     scene = np.full((24, 40, 3), 90, np.uint8)
 
@@ -198,12 +193,12 @@ def test_what_stands_still_is_smoothed_and_what_moves_is_not() -> None:
         for index in range(8):
             given = scene.copy()
             given[:, 20:] = 40 if index < 4 else 200
-            made = (given + random.normal(0, 8, given.shape)).clip(0, 255).astype(np.uint8)
-            shown = smoother(given, made).astype(float)
+            translated = (given + random.normal(0, 8, given.shape)).clip(0, 255).astype(np.uint8)
+            shown = smoother(given, translated).astype(float)
             if last is not None:
                 flicker.append(np.abs(shown - last)[:, :17].mean())
             if index == 4:
-                late = float(np.abs(shown - made)[:, 23:].max())
+                late = float(np.abs(shown - translated)[:, 23:].max())
             last = shown
         return float(np.mean(flicker)), late
 

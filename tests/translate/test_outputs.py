@@ -7,13 +7,12 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from velogan.cli import main
 from velogan.data.pictures.images import READABLE_SUFFIXES, SUFFIXES, Picture, save_picture
 from velogan.translate.files import translate
-from velogan.translate.model import Translator
+
+from ..models import in_memory
 
 OTHERS = {".xyz", ".pdf", ".tar", ".json", ".geotiffs", ".geotiffimages"}
 SCANS, FILMS = {".nii", ".dcm", ".nii.gz"}, {".mp4", ".mkv"}
@@ -38,30 +37,27 @@ def given(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("name", "suffix"), [(name, one) for name, all_ in REFUSED.items() for one in sorted(all_)])
-def test_translate(name: str, suffix: str, given: Path) -> None:
-    model = Translator(nn.Identity(), multiple=4, device=torch.device("cpu"))
+def test_rejects_outputs_named_like_another_file(name: str, suffix: str, given: Path) -> None:
     before = sorted(given.rglob("*"))
     with pytest.raises(ValueError, match=r"is named like a file|is not a film|is of another kind"):
-        translate(model, given / name, given / f"res{suffix}")
+        translate(in_memory(), given / name, given / f"res{suffix}")
     assert sorted(given.rglob("*")) == before
 
 
 def test_rejects_an_input_that_is_not_read_whatever_the_output(given: Path) -> None:
-    model = Translator(nn.Identity(), multiple=4, device=torch.device("cpu"))
     (given / "a.avi").write_bytes(b"RIFF\0\0\0\0AVI LIST")
     with pytest.raises(ValueError, match=r"a\.avi is not a picture, film or scan"):
-        translate(model, given / "a.avi", given / "out.avi")
+        translate(in_memory(), given / "a.avi", given / "out.avi")
 
 
 @pytest.mark.parametrize("name", ["out.v2", "results.2026", "out"])
-def test_a_folder_may_have_a_dot(name: str, given: Path) -> None:
-    model = Translator(nn.Identity(), multiple=4, device=torch.device("cpu"))
-    translate(model, given / "a.png", given / name)
+def test_accepts_folders_with_a_dot(name: str, given: Path) -> None:
+    translate(in_memory(), given / "a.png", given / name)
     assert (given / name / "a.png").is_file()
 
 
 @pytest.mark.parametrize("form", ["onnx", "torch", "hub", "web", "reference"])
-def test_export(form: str, given: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_exports_named_like_another_file(form: str, given: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = given / "net.xyz"
     assert main(["export", "apples2oranges", str(out), "--format", form]) == 2
     assert "looks like a file name" in capsys.readouterr().err

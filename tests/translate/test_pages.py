@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
-import torch
-from torch import Tensor, nn
 
 import velogan
 from velogan.cli import main
@@ -20,19 +18,16 @@ from velogan.translate.files import translate
 from velogan.translate.model import Translator
 from velogan.translate.options import TranslateOptions
 
+from ..models import Negative, in_memory
+
 STACK = np.random.default_rng(0).integers(0, 256, (3, 16, 24), dtype=np.uint8)
 FEW = ["--image-size", "32", "--generator.channels", "2", "--generator.blocks", "1", "--discriminator.channels", "2"]
 FEW += ["--train.samples", "2", "--train.logger", "none", "--engine.precision", "fp32", "--images", "1"]
 
 
-class Negative(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return -x
-
-
 def _model(channels: int, pages: str | None = None) -> Translator:
-    header = {end: {"channels": channels, "dtype": "uint8", "pages": pages} for end in ("input", "output")}
-    return Translator(Negative(), multiple=4, device=torch.device("cpu"), header=header)
+    form = {"channels": channels, "dtype": "uint8", "pages": pages}
+    return in_memory(Negative(), input=form, output=form)
 
 
 @pytest.fixture
@@ -43,13 +38,13 @@ def stack(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_they_are_refused_with_the_flag(stack: Path, tmp_path: Path, channels: int) -> None:
+def test_reports_ambiguous_pages_with_the_flag(stack: Path, tmp_path: Path, channels: int) -> None:
     ((_, reason),) = translate(_model(channels), stack, tmp_path / "out").failed
     assert "--pages slices" in reason
     assert "--pages channels" in reason
 
 
-def test_a_translation_has_no_holes_where_its_input_had_none(tmp_path: Path) -> None:
+def test_translations_avoid_the_value_that_means_no_data(tmp_path: Path) -> None:
     pixels = np.full((16, 24, 3), 255, np.uint8)
     pixels[:4] = 0
     tag: Any = (42113, "s", 0, "0", True)
@@ -62,7 +57,7 @@ def test_a_translation_has_no_holes_where_its_input_had_none(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("pages", [None, "slices"])
-def test_slices_of_several_channels_are_refused(tmp_path: Path, pages: str | None) -> None:
+def test_reports_slices_of_several_channels(tmp_path: Path, pages: str | None) -> None:
     (tmp_path / "in").mkdir()
     values = np.zeros((3, 2, 16, 24), np.uint8)
     tifffile.imwrite(tmp_path / "in/a.ome.tif", values, photometric="minisblack", metadata={"axes": "ZCYX"})
@@ -70,14 +65,14 @@ def test_slices_of_several_channels_are_refused(tmp_path: Path, pages: str | Non
     assert "save each channel" in reason
 
 
-def test_channels(stack: Path, tmp_path: Path) -> None:
+def test_pages_are_channels(stack: Path, tmp_path: Path) -> None:
     done = translate(_model(3, "channels"), stack, tmp_path / "out")
     assert (done.translated, done.failed) == (1, ())
     assert np.array_equal(tifffile.imread(tmp_path / "out/a.tif"), 255 - np.moveaxis(STACK, 0, -1))
 
 
 @pytest.mark.parametrize("named", ["in", "in/a.tif"])
-def test_slices_are_translated_one_by_one_and_written_as_such(stack: Path, tmp_path: Path, named: str) -> None:
+def test_pages_are_slices(stack: Path, tmp_path: Path, named: str) -> None:
     done = translate(_model(3, "slices"), tmp_path / named, tmp_path / "out")
     assert (done.translated, done.failed) == (1, ())
     with tifffile.TiffFile(tmp_path / "out/a.tif") as file:
@@ -91,7 +86,7 @@ def test_slices_are_translated_one_by_one_and_written_as_such(stack: Path, tmp_p
     assert "colour pages" in reason
 
 
-def test_grey_slices_stay_grey_and_say_what_they_are(stack: Path, tmp_path: Path) -> None:
+def test_grey_slices_stay_grey_slices(stack: Path, tmp_path: Path) -> None:
     for name in ("out", "again"):
         assert translate(_model(1, "slices"), stack, tmp_path / name).failed == ()
         stack = tmp_path / name / "a.tif"
@@ -104,7 +99,7 @@ def test_grey_slices_stay_grey_and_say_what_they_are(stack: Path, tmp_path: Path
     assert "slices" in reason
 
 
-def test_training_reads_them_by_the_same_flag(stack: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_reads_pages_by_the_same_flag(stack: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "b").mkdir()
     tifffile.imwrite(tmp_path / "b/b.tif", 255 - STACK, photometric="minisblack", metadata=None)
     folders = (str(stack.parent), str(tmp_path / "b"))
@@ -121,31 +116,18 @@ def test_training_reads_them_by_the_same_flag(stack: Path, tmp_path: Path, capsy
         assert "TIFF pages that are slices" in capsys.readouterr().err
 
 
-def test_a_run_knows_what_they_were_in_training_and_the_flag_overrules(
-    stack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "b").mkdir()
-    tifffile.imwrite(tmp_path / "b/b.tif", 255 - STACK, photometric="minisblack", metadata=None)
-    data = ["--data", str(stack.parent), str(tmp_path / "b"), "--data.pages", "channels"]
-    run = tmp_path / "run"
-    assert main(["train", "cyclegan", *FEW, *data, "--out", str(run)]) == 0
+def test_a_run_remembers_its_pages_in_translation_and_evaluation_unless_overruled(stack: Path, tmp_path: Path) -> None:
+    for name in ("trainA", "trainB", "testA", "testB"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        tifffile.imwrite(tmp_path / "data" / name / "a.tif", STACK, photometric="minisblack", metadata=None)
+    run, pages = tmp_path / "run", ["--data", str(tmp_path / "data"), "--data.pages", "channels"]
+    assert main(["train", "cyclegan", *FEW, *pages, "--out", str(run)]) == 0
+    assert main(["evaluate", str(run), "--features", "none", "--checkpoint", "last"]) == 0
+    data = json.loads((run / "scores.json").read_text())["protocol"]["data"]
+    assert [data[letter]["with_truth"] for letter in "ab"] == [1, 1]
     assert main(["translate", str(run), str(stack), str(tmp_path / "one"), "--uncertainty"]) == 0
     assert tifffile.imread(tmp_path / "one/a.tif").shape == (16, 24, 3)
     assert main(["translate", str(run), str(stack), str(tmp_path / "other"), "--pages", "slices"]) == 0
     assert tifffile.imread(tmp_path / "other/a.tif").shape == (3, 16, 24, 3)
-    model = velogan.load(run)
-    model.save_pretrained(tmp_path / "hub")
+    velogan.load(run).save_pretrained(tmp_path / "hub")
     assert velogan.load(tmp_path / "hub").translate_files(stack, tmp_path / "api").failed == ()
-
-
-def test_true_translations_are_read_by_the_same_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
-    for name in ("trainA", "trainB", "testA", "testB"):
-        (tmp_path / name).mkdir(parents=True)
-        tifffile.imwrite(tmp_path / name / "a.tif", STACK, photometric="minisblack", metadata=None)
-    run, pages = str(tmp_path / "run"), ["--data", str(tmp_path), "--data.pages", "channels"]
-    assert main(["train", "cyclegan", *FEW, *pages, "--out", run]) == 0
-    assert main(["evaluate", run, "--features", "none", "--checkpoint", "last"]) == 0
-    data = json.loads((tmp_path / "run/scores.json").read_text())["protocol"]["data"]
-    assert [data[letter]["with_truth"] for letter in "ab"] == [1, 1]

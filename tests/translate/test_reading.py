@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture, read_picture, save_picture
@@ -15,8 +14,9 @@ from velogan.data.pictures.values import Range, normalize
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.remarks import range_warning
 from velogan.data.sets.sources import Folder, list_images
-from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, to_images
+
+from ..models import in_memory
 
 CONFIG = DataConfig(preprocess="none", workers=1)
 SIDES = (8, 12)
@@ -38,16 +38,15 @@ def _folder(path: Path, names: tuple[str, ...]) -> Folder:
 
 @pytest.mark.parametrize("span", RANGES, ids=str)
 @pytest.mark.parametrize("names", [*WHOLE, tuple(FILES)], ids=" ".join)
-def test_one_rule(tmp_path: Path, span: Range | None, names: tuple[str, ...]) -> None:
+def test_training_and_translation_read_files_alike(tmp_path: Path, span: Range | None, names: tuple[str, ...]) -> None:
     folder = _folder(tmp_path, names)
     try:
         domain = open_domain(folder, CONFIG, test=False, value_range=span)
     except ValueError as error:
-        domain, why = None, str(error)
-        assert "range" in why
+        domain, reason = None, str(error)
+        assert "range" in reason
     form = {"channels": 1, "dtype": "float32" if span else "uint16", "range": span}
-    header = {"input": form, "output": form}
-    model = Translator(nn.Identity(), multiple=4, device=torch.device("cpu"), header=header)
+    model = in_memory(input=form, output=form)
     for name in names:
         picture = read_picture(tmp_path / name)
         if domain is not None and name in domain.names:
@@ -55,11 +54,11 @@ def test_one_rule(tmp_path: Path, span: Range | None, names: tuple[str, ...]) ->
             output_format(model, picture)
             assert torch.equal(seen.permute(2, 0, 1)[None], to_images(model, picture)), name
         elif span is not None:
-            why = "8 bits, 0 to 255" if name == "eight.png" else "16 bits without a sign, 0 to 65535"
+            reason = "8 bits, 0 to 255" if name == "eight.png" else "16 bits without a sign, 0 to 65535"
             assert name == "eight.png" or span[0] < 0
-            with pytest.raises(ValueError, match=why):
+            with pytest.raises(ValueError, match=reason):
                 output_format(model, picture)
-            assert domain is None or (why in dict(domain.skipped)[name])
+            assert domain is None or (reason in dict(domain.skipped)[name])
 
 
 def _tone(path: Path, name: str, span: Range | None) -> str:
@@ -67,7 +66,7 @@ def _tone(path: Path, name: str, span: Range | None) -> str:
     return range_warning(domain.format, domain.sample(16), letter="A")
 
 
-def test_a_domain_that_is_almost_black_or_clipped_is_said(tmp_path: Path) -> None:
+def test_reports_domains_that_are_almost_black_or_clipped(tmp_path: Path) -> None:
     assert _tone(tmp_path, "twelve.png", None).startswith(
         "almost black: values are 0 to 3800, of 0 to 65535: --data.range-a 0"
     )

@@ -87,7 +87,7 @@ def test_reach_is_how_far_a_pixel_is_felt(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("kind", "channels"), [(MaskGenerator, 4), (KeepGenerator, 3)])
-def test_reach_counts_what_comes_behind_the_network(kind: type[MaskGenerator], channels: int) -> None:
+def test_radius_counts_what_comes_behind_the_network(kind: type[MaskGenerator], channels: int) -> None:
     inner = nn.Conv2d(3, channels, 1)
     net = kind(inner, multiple=1).eval()
     picture = torch.rand(1, 3, 1, 80).repeat(1, 1, 48, 1)
@@ -121,7 +121,3 @@ def test_bands_hold_the_blended_tiles() -> None:
 def test_indices_beyond_the_side_are_reflected(length: int, first: int, count: int) -> None:
     expected = np.pad(np.arange(length), (0, 100), mode="reflect")[first : first + count]
     np.testing.assert_array_equal(reflect_indices(first, first + count, length), expected)
-
-
-def test_a_network_without_convolutions_reaches_nowhere() -> None:
-    assert receptive_radius(nn.Identity()) == 0

@@ -15,8 +15,9 @@ from velogan.data.pictures.images import Picture
 from velogan.data.sets.sources import list_images
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.translate.maps import find_map_jobs, write_maps
-from velogan.translate.model import Translator
 from velogan.translate.uncertainty import UncertaintyEstimator, UncertaintyMap
+
+from ..models import in_memory
 
 
 class GreysBlue(nn.Module):
@@ -27,19 +28,15 @@ class GreysBlue(nn.Module):
         return torch.where(blue, torch.zeros_like(x), x)
 
 
-def _translator(net: nn.Module) -> Translator:
-    return Translator(net, multiple=4, device=torch.device("cpu"))
-
-
 def _estimator(net: nn.Module) -> UncertaintyEstimator:
-    return UncertaintyEstimator(_translator(net), lambda _images, results: results)
+    return UncertaintyEstimator(in_memory(net), lambda _images, results: results)
 
 
 def _picture(size: tuple[int, int] = (40, 56)) -> np.ndarray:
     return np.random.default_rng(0).integers(40, 200, (*size, 3), dtype=np.uint8)
 
 
-def test_the_map_is_high_where_the_model_fails_and_zero_elsewhere():
+def test_maps_are_high_where_the_reconstruction_fails():
     pixels = _picture()
     pixels[20:30, 30:40] = (0, 0, 255)
     uncertainty = _estimator(GreysBlue()).estimate(Picture(pixels))
@@ -53,25 +50,22 @@ def test_the_map_is_high_where_the_model_fails_and_zero_elsewhere():
     assert (patch.x, patch.y, patch.width, patch.height, patch.mean) == (30, 20, 5, 5, 1)
 
 
-def test_what_depends_on_the_place_is_uncertain():
+def test_maps_are_high_if_results_do_not_shift_with_the_input():
     class Stripes(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             y = x.clone()
             y[..., ::4] *= -1
             return y
 
-    net = _translator(Stripes())
-    uncertainty = UncertaintyEstimator(net, lambda images, _results: images).estimate(Picture(_picture()))
-    assert uncertainty.map[:, ::4].mean() > 20
-    assert (
-        UncertaintyEstimator(_translator(nn.Identity()), lambda images, _results: images)
-        .estimate(Picture(_picture()))
-        .mean
-        == 0
+    stripes, constant = (
+        UncertaintyEstimator(in_memory(net), lambda images, _results: images).estimate(Picture(_picture()))
+        for net in (Stripes(), nn.Identity())
     )
+    assert stripes.map[:, ::4].mean() > 20
+    assert constant.mean == 0
 
 
-def test_equal_weights_give_equal_maps_whatever_the_sides():
+def test_maps_are_deterministic_at_any_size():
     maps = []
     for _ in range(2):
         torch.manual_seed(0)
@@ -93,19 +87,19 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "in", tmp_path / "out"
 
 
-def test_maps_lie_beside_results_and_are_no_pictures(folders: tuple[Path, Path]):
+def test_maps_are_written_beside_results_and_not_listed_as_pictures(folders: tuple[Path, Path]):
     source, target = folders
     estimator = _estimator(GreysBlue())
-    made = write_maps(estimator, find_map_jobs(source, target))
-    assert [one.file for one in made] == [target / "a.uncertainty.png", target / "deep/b.uncertainty.png"]
+    results = write_maps(estimator, find_map_jobs(source, target))
+    assert [result.file for result in results] == [target / "a.uncertainty.png", target / "deep/b.uncertainty.png"]
     assert list_images(target) == ("a.png", "deep/b.jpg")
-    assert [one.reason for one in made] == ["", ""]
-    for one in made:
-        assert one.uncertainty is not None
-        assert np.array_equal(np.asarray(Image.open(one.file)), one.uncertainty.map)
+    assert [result.reason for result in results] == ["", ""]
+    for result in results:
+        assert result.uncertainty is not None
+        assert np.array_equal(np.asarray(Image.open(result.file)), result.uncertainty.map)
 
 
-def test_a_map_is_kept_until_its_translation_is_newer(folders: tuple[Path, Path]):
+def test_maps_are_kept_until_the_translation_is_newer(folders: tuple[Path, Path]):
     source, target = folders
     jobs = find_map_jobs(source, target)
     write_maps(_estimator(GreysBlue()), jobs)
@@ -121,25 +115,23 @@ def test_a_map_is_kept_until_its_translation_is_newer(folders: tuple[Path, Path]
     assert len(write_maps(_estimator(GreysBlue()), jobs, without=["a.png"])) == 1
 
 
-def test_a_picture_of_a_maps_name_is_left_alone(folders: tuple[Path, Path]):
+def test_reports_a_picture_with_the_name_of_a_map(folders: tuple[Path, Path]):
     source, target = folders
     picture = target / "a.uncertainty.png"
     Image.fromarray(_picture()[..., 0]).save(picture)
     before = picture.read_bytes()
-    made = write_maps(_estimator(GreysBlue()), find_map_jobs(source, target), overwrite=True)
-    assert "is not an uncertainty map: move it" in made[0].reason
-    assert made[1].reason == ""
+    results = write_maps(_estimator(GreysBlue()), find_map_jobs(source, target), overwrite=True)
+    assert "is not an uncertainty map: move it" in results[0].reason
+    assert results[1].reason == ""
     assert picture.read_bytes() == before
 
 
-def test_what_gets_no_map_says_why(folders: tuple[Path, Path]):
+def test_reports_pictures_without_a_map(folders: tuple[Path, Path]):
     source, target = folders
-    made = write_maps(_estimator(GreysBlue()), find_map_jobs(source, target), tile=32)
-    assert all("translated in tiles" in one.reason and not one.file.exists() for one in made)
+    results = write_maps(_estimator(GreysBlue()), find_map_jobs(source, target), tile=32)
+    assert all("translated in tiles" in result.reason and not result.file.exists() for result in results)
     (source / "a.png").write_bytes(b"no picture")
     assert write_maps(_estimator(GreysBlue()), find_map_jobs(source, target))[0].reason
     Image.fromarray(_picture()).save(source / "a.jpg")
-    with pytest.raises(
-        ValueError, match=r"a\.jpg and a\.png would both have the map .*a\.uncertainty\.png: rename one"
-    ):
+    with pytest.raises(ValueError, match=r"a\.jpg and a\.png would both have the map .*a\.uncertainty\.png: rename"):
         find_map_jobs(source, target)

@@ -89,7 +89,7 @@ def translate_large(
         before_tile()
         images = read((top, top + rows.size), (left, left + columns.size)).to(model.device)
         with model.tf32_disabled(rounded=rounded):
-            return net(images)[0].cpu()
+            return net(images)[0].clamp(-1, 1).cpu()
 
     yield from blend_tiles(rows, columns, translate)
 
