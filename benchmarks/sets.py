@@ -41,9 +41,8 @@ from velogan.report.plots import Drawing, estimate_text_width
 from velogan.report.sections import text
 from velogan.report.sweep_page import build_image_strips
 from velogan.store.checkpoint import default_checkpoint, digest, find_checkpoint
-from velogan.sweep.folder import read_mapping
 from velogan.sweep.pictures import held_out_pictures
-from velogan.sweep.planfile import read_plan
+from velogan.sweep.plan import read_plan
 
 ROOT = Path(__file__).resolve().parents[1]
 RENDERED = "apples2oranges"
@@ -136,7 +135,9 @@ def find_sets(asked: argparse.Namespace) -> dict[str, str]:
 
 def _trainings(asked: argparse.Namespace) -> list[Training]:
     """All recipes of the plan on all sets."""
-    words = {name: getattr(asked, name) for name in ("image_size", "size", "seeds", "minutes", "images")}
+    words = {name: getattr(asked, name) for name in ("image_size", "size", "seeds") if getattr(asked, name) is not None}
+    if asked.minutes is not None or asked.images is not None:
+        words |= {"minutes": asked.minutes, "images": asked.images}
     trainings: list[Training] = []
     for name, path in find_sets(asked).items():
         plan = read_plan(asked.plan, data=path, **words)
@@ -168,7 +169,7 @@ def _scored(training: Training, reason: str, asked: argparse.Namespace, display:
         which = "last" if asked.last else default_checkpoint(run)
         at = find_checkpoint(run, which)
         of = {"sha256": digest(at), "limit": asked.limit, "squeezenet": bool(asked.squeezenet)}
-        if (before := read_mapping(kept)).get("of") == of:
+        if kept.is_file() and (before := json.loads(kept.read_text())).get("of") == of:
             return {**known, **before["found"]}
         device = resolve_device(read_config(run).engine.device)
         shares = dict(zip(WAYS, (int(word.partition("=")[2]) for word in CLASSES.get(name, ()))))

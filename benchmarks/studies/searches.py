@@ -36,7 +36,7 @@ from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.observe.progress import Display
 from velogan.recipes import RECIPES, to_search
-from velogan.sweep.dimensions import changed, scored_at_shares
+from velogan.sweep.dimensions import apply_settings, with_percent_checkpoints
 from velogan.types import Direction
 
 
@@ -72,19 +72,19 @@ def base_config(study: Mapping[str, Any], path: str, seed: int, asked: Any) -> C
     side = asked.image_size or study.get("image_size")
     data = {"path": (path,), **({"crop_size": side} if side else {})}
     length = f"{asked.images or study['images']} images"
-    return scored_at_shares(base.change(data=data, train={"seed": seed, "length": length}))
+    return with_percent_checkpoints(base.change(data=data, train={"seed": seed, "length": length}))
 
 
 def search_config(study: Mapping[str, Any], name: str, base: Config) -> Config:
     """Return the search called `name`."""
-    return scored_at_shares(changed(to_search(base), study["searches"][name]))
+    return with_percent_checkpoints(apply_settings(to_search(base), study["searches"][name]))
 
 
 def variant_config(study: Mapping[str, Any], variant: str, base: Config, folder: Path) -> Config:
     """Return the training of a variant, whose search has ended in `folder`."""
     fields = dict(study["variants"][variant])
     genotype = fields.pop("genotype", None)
-    config = changed(base, fields)
+    config = apply_settings(base, fields)
     if genotype is None:
         return config
     options: dict[str, Any] = {"from": genotype} if isinstance(genotype, str) else genotype

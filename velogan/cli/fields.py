@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self
 import tyro
 from pydantic import ValidationError
 
-from velogan.cli.flags import Flags, Json, requests_help, show_help
+from velogan.cli.flags import DEVICE, Flags, Json, requests_help, show_help
 from velogan.config import SIZES, Config, Size, explain, field_names, read_config
 from velogan.files import did_you_mean, parse_yaml
 from velogan.recipes import DEFAULT, DEMOS, RECIPES
@@ -72,6 +72,7 @@ class ConfigFlags(Flags):
         int | None,
         tyro.conf.arg(help="Random seed; another seed repeats the run with other random numbers.", metavar="NUMBER"),
     ] = None
+    device: Annotated[str | None, tyro.conf.arg(help=DEVICE, metavar="DEVICE")] = None
     generator_b: Overrides = ()
     discriminator_b: Overrides = ()
     json: Json = False
@@ -134,7 +135,7 @@ def _show_help(
         f"\n\nEvery field of the configuration is also a flag, such as --data.preprocess crop: {prog} --help SECTION "
         f"lists those of {', '.join(Config.model_fields)}; --help-all lists all flags."
     )
-    show_help(command, command.HELP_FLAGS, prog=prog, description=description)
+    show_help(command, command.HELP_FLAGS.split(), prog=prog, description=description)
 
 
 PresetFlag = Annotated[
@@ -159,7 +160,12 @@ class PresetFlags(ConfigFlags):
         return command
 
 
-_ALIASES = {"--data": "--data.path", "--seed": "--train.seed", "--image-size": "--data.crop-size"}
+_ALIASES = {
+    "--data": "--data.path",
+    "--seed": "--train.seed",
+    "--image-size": "--data.crop-size",
+    "--device": "--engine.device",
+}
 """Short flags, and the flag of the field that each sets."""
 
 
@@ -195,8 +201,9 @@ def configure(command: ConfigFlags) -> Config:
     data: dict[str, Any] = {"path": command.data} if command.data else {}
     if command.image_size is not None:
         data["crop_size"] = command.image_size
+    engine = {"device": command.device} if command.device is not None else {}
     overrides = {name: _parse_overrides(name, getattr(command, name)) for name in ("generator_b", "discriminator_b")}
-    return command.fields.change(train=train, data=data, **overrides)
+    return command.fields.change(train=train, data=data, engine=engine, **overrides)
 
 
 def _parse_overrides(section: str, words: Sequence[str]) -> dict[str, Any]:

@@ -55,8 +55,8 @@ Outcome = tuple[dict[str, Any], int]
 class Flags(ABC):
     """A command with the values of its flags. Its docstring, from the second paragraph on, is part of its help."""
 
-    HELP_FLAGS: ClassVar[tuple[str, ...]] = ()
-    """Names of the flags that --help shows, in this order; empty: all."""
+    HELP_FLAGS: ClassVar[str] = ""
+    """Names of the flags that --help shows, in this order, separated by spaces; empty: all."""
 
     json: bool
 
@@ -67,7 +67,7 @@ class Flags(ABC):
     def parse(cls, argv: Sequence[str], *, prog: str, description: str) -> Self:
         """Return the command with the values of its flags. Raises ValueError, with one sentence, if they are wrong."""
         if requests_help(argv):
-            show_help(cls, cls.HELP_FLAGS, prog=prog, description=description)
+            show_help(cls, cls.HELP_FLAGS.split(), prog=prog, description=description)
         return cls.parse_with_tyro(argv, prog=prog, description=description)
 
     @classmethod

@@ -19,7 +19,7 @@ class Profile(PresetFlags):
     velogan profile --engine.mode reference --steps 3 --out profiles/reference
     """
 
-    HELP_FLAGS = ("preset", "data", "method", "size", "image_size", "steps", "out", "json")
+    HELP_FLAGS = "preset data method size image_size device steps out json"
 
     steps: Annotated[
         int, tyro.conf.arg(help="Number of training steps to profile; up to nine more run before and after them.")

@@ -40,8 +40,10 @@ class Search(RunCommand):
     velogan search --count
     """
 
-    HELP_FLAGS = ("preset", "data", "out", "images", "minutes", "epochs", "size", "image_size", "space", "method")
-    HELP_FLAGS += ("inner", "hidden", "cells", "seed", "config", "count", "dry_run", "json")
+    HELP_FLAGS = (
+        "preset data out images minutes epochs size image_size space method inner hidden cells seed config count "
+        "device dry_run json"
+    )
 
     count: Annotated[
         bool, tyro.conf.arg(help="Print the number of possible generators, discriminators and pairs, and exit.")

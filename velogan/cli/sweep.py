@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from velogan.cli.fields import ConfigFlags, build_base_config, configure, normal
 from velogan.cli.flags import Outcome
 from velogan.cli.run_command import check_data
 from velogan.config import Config
-from velogan.files import did_you_mean, pluralize
+from velogan.files import pluralize
 from velogan.recipes import DEFAULT, RECIPES
 
 if TYPE_CHECKING:
@@ -35,19 +34,9 @@ class Sweep(ConfigFlags):
     """
 
     HELP_FLAGS = (
-        "presets",
-        "data",
-        "out",
-        "vary",
-        "seeds",
-        "images",
-        "minutes",
-        "size",
-        "image_size",
-        "method",
-        "search",
+        "presets data out vary seeds images minutes size image_size method search trials metric stop_early parallel "
+        "address dry_run json"
     )
-    HELP_FLAGS += ("trials", "metric", "stop_early", "parallel", "address", "dry_run", "json")
 
     presets: Annotated[
         tyro.conf.Positional[tuple[str, ...]],
@@ -103,10 +92,10 @@ class Sweep(ConfigFlags):
         return [("--out", self.out)] if self.out is not None and not self.dry_run else []
 
     def execute(self, argv: list[str]) -> Outcome:
-        from velogan.sweep.sweep import StatusLog, sweep
+        from velogan.sweep.sweep import StatusLog, check_plan, sweep
 
         plan = _plan(self, argv)
-        trials = plan.known_trials()
+        trials = check_plan(plan, self.out)
         settings = len(trials) // plan.seeds
         if plan.search == "random" and plan.trials and settings < plan.trials:
             reason = f"the values of --vary give no more than {pluralize(settings, 'setting')}"
@@ -115,9 +104,8 @@ class Sweep(ConfigFlags):
             return _dry_run(plan, trials, quiet=self.json), 0
         if self.out is None:
             raise ValueError("--out is missing: give the folder for the sweep")
-        command = shlex.join(["velogan", *argv])
-        common: dict[str, Any] = {"parallel": self.parallel, "address": self.address}
-        result = sweep(plan, self.out, command=command, log=StatusLog(quiet=self.json), **common)
+        log, command = StatusLog(quiet=self.json), shlex.join(["velogan", *argv])
+        result = sweep(plan, self.out, command=command, log=log, parallel=self.parallel, address=self.address)
         has_failed = any(trial["status"] == "failed" for trial in result["trials"])
         if not self.json:
             print(f"best: {result['best'] or 'none'}; report: {result['page']}")
@@ -131,36 +119,30 @@ def _first_preset(argv: Sequence[str]) -> str:
 
 
 def _plan(command: Sweep, argv: list[str]) -> SweepPlan:
-    """Return the plan of the file or of the flags. Raises ValueError if both define runs."""
+    """Return the plan of the file or of the flags. Raises ValueError if it is invalid, or if both define runs."""
     from velogan.sweep.dimensions import parse_dimension
-    from velogan.sweep.planfile import make_plan, read_plan
+    from velogan.sweep.plan import SweepPlan, check_preset, read_plan
 
     if command.parallel is not None and command.parallel < 1:
         raise ValueError(f"--parallel {command.parallel}: give at least 1")
-    if len(command.presets) == 1 and command.presets[0].endswith((".yaml", ".yml")):
-        file = command.presets[0]
-        allowed = ("presets", "out", "parallel", "address", "dry_run", "json")
-        with_file = Sweep(fields=Config(), **{name: getattr(command, name) for name in allowed})
-        names = [field.name for field in dataclasses.fields(Sweep)]
-        changed = [name for name in names if getattr(command, name) != getattr(with_file, name)]
-        if changed:
-            raise ValueError(
-                f"--{changed[0].replace('_', '-')} cannot be combined with {file}, which defines the runs: "
-                "set it in the file"
-            )
-        return read_plan(Path(file))
-    presets = command.presets or (DEFAULT,)
-    if unknown := next((preset for preset in presets if preset not in RECIPES), None):
-        raise ValueError(f"{unknown}: unknown preset{did_you_mean(unknown, RECIPES)}; there are {', '.join(RECIPES)}")
-    if command.config is not None and len(presets) > 1:
-        raise ValueError("--config and several presets contradict each other: give one of the two")
     if command.seed is not None:
         raise ValueError(f"--seed {command.seed} is not a flag of sweep: use --seeds N, for the seeds 0 to N - 1")
+    presets = command.presets or (DEFAULT,)
+    if presets[0].endswith((".yaml", ".yml")):
+        flags = {word.partition("=")[0] for word in argv if word.startswith("--")}
+        wrong = [*presets[1:], *(flags - {"--out", "--parallel", "--address", "--dry-run", "--dry_run", "--json"})]
+        if wrong:
+            raise ValueError(f"{wrong[0]} cannot be combined with {presets[0]}: set it in that file")
+        return read_plan(Path(presets[0]))
+    for preset in presets:
+        check_preset(preset)
+    if command.config is not None and len(presets) > 1:
+        raise ValueError("--config and several presets contradict each other: give one of the two")
     check_data(command, *presets)
-    options: Any = {name: getattr(command, name) for name in ("seeds", "search", "trials", "metric", "stop_early")}
+    names = ("seeds", "minutes", "images", "search", "trials", "metric", "stop_early")
+    options: dict[str, Any] = {name: getattr(command, name) for name in names}
     bases = {preset: _preset_config(argv[1:], preset) for preset in presets}
-    vary = tuple(map(parse_dimension, command.vary))
-    return make_plan(bases, minutes=command.minutes, images=command.images, vary=vary, **options)
+    return SweepPlan(bases=bases, vary=tuple(map(parse_dimension, command.vary)), **options)
 
 
 def _preset_config(argv: list[str], preset: str) -> Config:

@@ -34,19 +34,8 @@ class Train(RunCommand):
     """
 
     HELP_FLAGS = (
-        "preset",
-        "data",
-        "out",
-        "images",
-        "minutes",
-        "epochs",
-        "size",
-        "image_size",
-        "method",
-        "seed",
-        "start",
+        "preset data out images minutes epochs size image_size method seed start genotype config device dry_run json"
     )
-    HELP_FLAGS += ("config", "dry_run", "json")
 
     preset: PresetFlag = RECOMMENDED
     start: Annotated[
@@ -114,7 +103,8 @@ class Train(RunCommand):
         """Return the configuration that the flags change; without a preset that of the run in --out, if any."""
         if cls.resolve_preset(argv) != RECOMMENDED:
             return super().base_config(argv)
-        out, device = value_of(argv, "--out"), value_of(argv, "--engine.device") or "auto"
+        out = value_of(argv, "--out")
+        device = value_of(argv, "--device") or value_of(argv, "--engine.device") or "auto"
         if find_preset(argv) != RECOMMENDED and out and (Path(out) / "config.yaml").is_file():
             return apply_size(argv, read_config(Path(out)))
         return build_base_config(argv, RECOMMENDED if device.startswith(("auto", "cuda")) else "fast")

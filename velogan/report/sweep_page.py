@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -11,7 +12,7 @@ from PIL import Image
 
 from velogan.files import pluralize, write_text
 from velogan.report.page import read_asset
-from velogan.report.pictures import latest_pairs, to_data_uri
+from velogan.report.pictures import to_data_uri
 from velogan.report.run_data import read_run_data
 from velogan.report.sections import command, text
 from velogan.report.sweep_tables import (
@@ -19,7 +20,7 @@ from velogan.report.sweep_tables import (
     breakable,
     extreme,
     format_score,
-    main_test,
+    format_test_scores,
     metric_label,
     runs_table,
     settings_table,
@@ -34,13 +35,13 @@ def write_sweep_page(result: Mapping[str, Any], out: Path) -> Path:
     `result` has the contents of `sweep.json`, and
 
     verdicts: by setting, the best one first
-    nothing: the metric of the unchanged inputs, None if unknown
+    unchanged_input: the metric of the unchanged input, None if unknown
     pictures: by setting, its best `run` and, by direction, `pairs` of input and translation as `(H, W, 3)` uint8
     """
     sections = {
         "Settings": settings_table(result),
         "Held-out images": build_image_strips(result["pictures"]),
-        "Repeat the winner": _winning_command(result),
+        "Repeat the winner": command(result["again"]) if result["best"] else "",
         "Runs": runs_table(result),
     }
     page = Template(read_asset("sweep.html")).substitute(
@@ -55,7 +56,7 @@ def write_sweep_page(result: Mapping[str, Any], out: Path) -> Path:
 
 def _head(result: Mapping[str, Any]) -> str:
     trials = result["trials"]
-    counts = [f"{sum(trial['status'] == status for trial in trials)} {status}" for status in _statuses(trials)]
+    counts = [f"{count} {status}" for status, count in Counter(trial["status"] for trial in trials).items()]
     clock = "images" if result["budget"].endswith("images") else "minutes, everything included"
     load = " to ".join(f"{value:g}" for value in result["load"])
     facts = [pluralize(len(trials), "run") + f": {', '.join(counts)}", f"each {result['budget']} (equal {clock})"]
@@ -77,15 +78,14 @@ def _lead(result: Mapping[str, Any]) -> str:
         if others
         else f"{metric} of <b>{breakable(best)}</b>"
     )
-    lead += f": {format_score(row['mean'])}{seeds}. "
-    if worse := describe_no_gain(result):
-        lead += f"{worse} "
-    label, values = main_test(result, best)
-    if label:
-        same = label == metric_label(result["metric"])
-        lead += f"On test images: {'' if same else f'{text(label)} '}{values}. "
+    lead += f": {format_score(row['mean'])}{seeds}"
+    if (baseline := result["unchanged_input"]) is not None:
+        lead += f", of the unchanged input {format_score(baseline)}"
+    lead += f". {describe_no_gain(result)} "
+    if tested := format_test_scores(result, best):
+        lead += f"On test images: {', '.join(tested)}. "
     near = [name for name, other in verdicts.items() if other["verdict"].startswith("within")]
-    unknown = sum(other["verdict"].startswith("one seed") for other in verdicts.values())
+    unknown = sum(other["verdict"].startswith("unknown") for other in verdicts.values())
     if near:
         names = f": {', '.join(map(breakable, near))}" if len(near) <= MAX_NAMES else ""
         lead += f"{len(near)} of {pluralize(others, 'other')} {'is' if len(near) == 1 else 'are'} within the spread of "
@@ -99,14 +99,10 @@ def _lead(result: Mapping[str, Any]) -> str:
 
 def describe_no_gain(result: Mapping[str, Any]) -> str:
     """Return a sentence if the best setting is no closer to real images than the inputs are; else an empty string."""
-    means, baseline = [row["mean"] for row in result["verdicts"].values()], result["nothing"]
+    means, baseline = [row["mean"] for row in result["verdicts"].values()], result["unchanged_input"]
     if baseline is None or not means or min(means) < baseline:
         return ""
     return f"No setting is closer to real images than the unchanged input ({format_score(baseline)}): train for longer."
-
-
-def _statuses(trials: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(trial["status"] for trial in trials))
 
 
 HELD_OUT_NOTE = "Images that none of these runs was trained on, by the best checkpoint of the best run of each setting."
@@ -126,37 +122,17 @@ def build_image_strips(pictures: Mapping[str, Mapping[str, Any]], note: str = HE
         if rows:
             names = read_run_data(Path(pictures[next(iter(strips))]["run"])).domain_names(direction)
             cards.append(f'<div class="card"><h3>{text(" → ".join(names))}</h3><div class="wide">{rows}</div></div>')
-    note = f'<p class="note">{note}</p>' if cards else ""
-    cards += [_sample_card(breakable(name), Path(run["run"])) for name, run in pictures.items() if not run["pairs"]]
-    return f'{note}<div class="columns">{"".join(cards)}</div>' if any(cards) else ""
+    return f'<p class="note">{note}</p><div class="columns">{"".join(cards)}</div>' if cards else ""
 
 
 def _strips(pairs: Sequence[tuple[Any, Any]]) -> tuple[str, str]:
     """Return the strip of inputs and that of translations."""
-    before, after = ([to_data_uri(Image.fromarray(image)) for image in images] for images in zip(*pairs))
-    return _images(before), _images(after)
-
-
-def _sample_card(title: str, run: Path) -> str:
-    """Return the newest sample grid of a run without held-out images."""
-    pairs = latest_pairs(read_run_data(run))
-    if not pairs:
-        return ""
-    before, after = (_images(uris) for uris in zip(*pairs))
-    rows = _row("input", before) + _row(title, after)
-    note = '<p class="note">There are no held-out images to show: these are samples of the training.</p>'
-    return f'<div class="card"><div class="wide">{rows}</div>{note}</div>'
-
-
-def _images(uris: Sequence[str]) -> str:
-    return "".join(f'<img src="{uri}" alt="">' for uri in uris)
+    before, after = (
+        "".join(f'<img src="{to_data_uri(Image.fromarray(image))}" alt="">' for image in images)
+        for images in zip(*pairs)
+    )
+    return before, after
 
 
 def _row(title: str, images: str) -> str:
     return f'<h4>{title}</h4><div class="strip">{images}</div>'
-
-
-def _winning_command(result: Mapping[str, Any]) -> str:
-    if result["best"] is None:
-        return ""
-    return command(result["again"])

@@ -9,13 +9,12 @@ from typing import Any
 
 from velogan.files import duration
 from velogan.report import scores
-from velogan.report.run_data import as_mapping
 from velogan.report.sections import text
 
 MAX_SHOWN = 8
 """Maximum number of settings whose images are shown: the best ones."""
 DIRECTIONS = {"a2b": "A → B", "b2a": "B → A"}
-TEXT_COLUMNS = ("verdict", "why")
+TEXT_COLUMNS = ("verdict", "reason")
 """Columns of text, which is broken into lines."""
 
 
@@ -37,7 +36,7 @@ def settings_table(result: Mapping[str, Any]) -> str:
             f"{format_score(row['low'])} to {format_score(row['high'])}" if has_range else ""
         )
         columns["seeds"].append(str(row["seeds"]))
-        columns["on test images"].append(main_test(result, name)[1].replace(", ", "<br>"))
+        columns["on test images"].append("<br>".join(format_test_scores(result, name)))
     body = _table(columns, first="best")
     return f'<div class="card">{body}<p class="note">{_note(result)}</p></div>'
 
@@ -57,8 +56,6 @@ def _note(result: Mapping[str, Any]) -> str:
         f"{text(metric_label(metric))} (<code>{text(metric)}</code>) on held-out training images, the "
         f"{extreme(result)} of each finished run; {better} is better. "
     )
-    if result["nothing"] is not None:
-        note += f"Unchanged input: {format_score(result['nothing'])}. "
     rows = [row for row in result["verdicts"].values() if row["interval_95"]]
     if rows:
         resampled = {str(row["over"]) for row in rows}
@@ -70,8 +67,8 @@ def _note(result: Mapping[str, Any]) -> str:
         )
     unranked = len({trial["setting"] for trial in result["trials"]} - set(result["verdicts"]))
     note += f"Not listed: {unranked} settings without a score of each seed. " if unranked else ""
-    label = next((label for name in result["verdicts"] if (label := main_test(result, name)[0])), "")
-    return note + (f"On test images: {text(label)}, for the chosen setting only." if label else "")
+    is_tested = any(format_test_scores(result, name) for name in result["verdicts"])
+    return note + ("On test images: the same metric, for the best setting only." if is_tested else "")
 
 
 def runs_table(result: Mapping[str, Any]) -> str:
@@ -80,7 +77,7 @@ def runs_table(result: Mapping[str, Any]) -> str:
     columns = {
         "run": [breakable(trial["name"]) for trial in trials],
         "status": [text(trial["status"]) for trial in trials],
-        "why": [text(trial["reason"]) for trial in trials],
+        "reason": [text(trial["reason"]) for trial in trials],
         "score": [format_score(trial["score"]) for trial in trials],
         "images": [f"{trial['images']:,}" for trial in trials],
         "training": [duration(trial["seconds"]) for trial in trials],
@@ -88,52 +85,33 @@ def runs_table(result: Mapping[str, Any]) -> str:
     return f'<div class="card">{_table(columns)}</div>'
 
 
-def main_test(result: Mapping[str, Any], setting: str) -> tuple[str, str]:
-    """Return name and values of a setting's main test metric, that of the sweep if possible; empty if it has none."""
-    means = _test_means(result, setting)
-    metric, own_direction = _split_direction(_test_name(result["metric"]))
-    name = next((name for name in (metric, *scores.BY_IMPORTANCE, *means) if name in means), None)
-    if name is None:
-        return "", ""
-    own = [own_direction] if own_direction in means[name] else []
+def format_test_scores(result: Mapping[str, Any], setting: str) -> list[str]:
+    """Return by direction the mean over a setting's runs of the sweep's metric on test images; empty if unknown."""
+    name, own_direction = _split_metric(result["metric"])
+    runs = [trial["test_scores"] for trial in result["trials"] if trial["setting"] == setting]
     formatted = []
-    for direction in own or [direction for direction in DIRECTIONS if direction in means[name]]:
-        values = [value for value in means[name][direction] if value is not None]
-        # unknown if one is not finite, such as the PSNR of unchanged images
-        mean = fmean(values) if len(values) == len(means[name][direction]) else None
-        formatted.append(f"{scores.format_value({'name': name}, mean)} {DIRECTIONS[direction]}")
-    return scores.display_name({"name": name}), ", ".join(formatted)
-
-
-def _test_means(result: Mapping[str, Any], setting: str | None) -> dict[str, dict[str, list[float | None]]]:
-    """Return the test scores of a setting's runs by name and direction."""
-    means: dict[str, dict[str, list[float | None]]] = {}
-    for trial in result["trials"]:
-        if trial["setting"] == setting:
-            for full_name, value in as_mapping(trial.get("test_scores")).items():
-                name, direction = _split_direction(full_name)
-                if direction:
-                    means.setdefault(name, {}).setdefault(direction, []).append(value)
-    return means
+    for direction in [own_direction] if own_direction else DIRECTIONS:
+        key = f"{name}_{direction}"
+        values = [run[key] for run in runs if run and key in run]
+        if values:  # None stands for infinity, such as the PSNR of unchanged images
+            mean = None if None in values else fmean(values)
+            formatted.append(f"{scores.format_value({'name': name}, mean)} {DIRECTIONS[direction]}")
+    return formatted
 
 
 def metric_label(metric: str) -> str:
     """Return the name of a metric of `stats.jsonl`, such as `validation/distance_a2b`, as people read it."""
-    name, direction = _split_direction(_test_name(metric))
+    name, direction = _split_metric(metric)
     if logged := re.fullmatch("(cycle|reconstruction)_([ab])", name):
         return f"Difference of {logged[2].upper()} after the {logged[1]}"
     return scores.display_name({"name": name}) + (f", {DIRECTIONS[direction]}" if direction else "")
 
 
-def _test_name(metric: str) -> str:
-    """Return the name that a metric of `stats.jsonl` has on test images."""
-    return re.sub("^distance", "sliced_wasserstein", metric.removeprefix("validation/"))
-
-
-def _split_direction(name: str) -> tuple[str, str]:
-    """Return a metric's name and its direction, which may be empty."""
-    match = re.fullmatch(r"(.+)_(a2b|b2a)", name)
-    return (match[1], match[2]) if match else (name, "")
+def _split_metric(metric: str) -> tuple[str, str]:
+    """Return the name of a metric of `stats.jsonl` on test images, and its direction, which may be empty."""
+    name, suffix, direction = metric.removeprefix("validation/").rpartition("_")
+    name, direction = (name, direction) if direction in DIRECTIONS else (f"{name}{suffix}{direction}", "")
+    return ("sliced_wasserstein" if name == "distance" else name), direction
 
 
 def extreme(result: Mapping[str, Any]) -> str:

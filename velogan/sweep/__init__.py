@@ -1,1 +1,1 @@
-"""Many runs at once: plans, the runs as child processes, Ray Tune as their scheduler, and what came of them."""
+"""Train many runs that differ in some fields, scheduled by Ray Tune, and compare their scores."""

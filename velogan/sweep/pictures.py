@@ -1,4 +1,4 @@
-"""Held-out pictures through the best run of each setting, to see what the scores tell."""
+"""Translate the same held-out images by the best run of each setting, to show what the scores mean."""
 
 from __future__ import annotations
 
@@ -23,68 +23,68 @@ from velogan.report.sweep_tables import MAX_SHOWN
 from velogan.translate.model import CheckpointChoice, load_translator
 from velogan.types import domains_of
 
-MOST_PICTURES = 6
+MAX_IMAGES = 6
 
 Pairs = dict[str, list[tuple[np.ndarray, np.ndarray]]]
 """By direction: input and translation, `(H, W, 3)` uint8."""
 
 
 def held_out_pictures(
-    found: Mapping[str, Any], *, print_line: Callable[[str], None], checkpoint: CheckpointChoice | None = "best"
+    result: Mapping[str, Any], *, print_line: Callable[[str], None], checkpoint: CheckpointChoice | None = "best"
 ) -> dict[str, dict[str, Any]]:
-    """The same held-out pictures by the best run of each of the best settings: its `run` and its `pairs`, by setting.
+    """Return, by setting, its best `run` and the `pairs` of held-out images, the same for all settings.
 
-    They are translated by the averaged generators of the run's `checkpoint`, as `load_translator` takes it. `pairs` is
-    empty where a run has no held-out pictures or they cannot be translated; `print_line` gets the reason.
+    The averaged generators of the run's `checkpoint` translate them. `pairs` is empty, and `print_line` gets the reason, if a
+    run has no held-out images or they cannot be translated.
     """
-    runs = _best_runs(found)
+    runs = _best_runs(result)
     opened: dict[str, tuple[Config, dict[str, Domain]]] = {}
-    for name, run in runs.items():
+    for setting, run in runs.items():
         try:
-            opened[name] = _open(run)
+            opened[setting] = _open(run)
         except (ValueError, OSError) as error:
-            print_line(f"{run}: no held-out pictures on the page ({error})")
-    names = {letter: _shared([domains[letter].names for _, domains in opened.values()]) for letter in "AB"}
-    pictures: dict[str, dict[str, Any]] = {name: {"run": str(run), "pairs": {}} for name, run in runs.items()}
-    for name, (config, domains) in opened.items():
+            print_line(f"{run}: no held-out images on the page ({error})")
+    names = {letter: _common_names([domains[letter].names for _, domains in opened.values()]) for letter in "AB"}
+    pictures: dict[str, dict[str, Any]] = {setting: {"run": str(run), "pairs": {}} for setting, run in runs.items()}
+    for setting, (config, domains) in opened.items():
         try:
-            pictures[name]["pairs"] = _pairs(runs[name], config, domains, names, checkpoint)
+            pictures[setting]["pairs"] = _translate(runs[setting], config, domains, names, checkpoint)
         except (ValueError, OSError) as error:
-            print_line(f"{runs[name]}: its held-out pictures cannot be translated ({error})")
+            print_line(f"{runs[setting]}: its held-out images cannot be translated ({error})")
     return pictures
 
 
-def _best_runs(found: Mapping[str, Any]) -> dict[str, Path]:
-    """By setting, the best first, its best finished run; any of them where there are no scores."""
-    sign = -1 if found["better"] == "higher" else 1
-    done = [one for one in found["trials"] if one["status"] == "done"]
-    done.sort(key=lambda one: math.inf if one["score"] is None else sign * one["score"])
+def _best_runs(result: Mapping[str, Any]) -> dict[str, Path]:
+    """Return by setting, the best one first, its best finished run; any finished run if there are no scores."""
+    sign = -1 if result["better"] == "higher" else 1
+    done = [trial for trial in result["trials"] if trial["status"] == "done"]
+    done.sort(key=lambda trial: math.inf if trial["score"] is None else sign * trial["score"])
     runs: dict[str, Path] = {}
-    for one in done:
-        runs.setdefault(one["setting"], Path(one["run"]))
-    order = [*found["verdicts"]] or [*runs]
-    return {name: runs[name] for name in order[:MAX_SHOWN] if name in runs}
+    for trial in done:
+        runs.setdefault(trial["setting"], Path(trial["run"]))
+    order = [*result["verdicts"]] or [*runs]
+    return {setting: runs[setting] for setting in order[:MAX_SHOWN] if setting in runs}
 
 
 def _open(run: Path) -> tuple[Config, dict[str, Domain]]:
-    """The run's configuration and its held-out pictures by letter."""
+    """Return the run's configuration and its held-out images by domain letter."""
     config = read_config(run)
     sources, domains = find_sources(config.data), {}
     for side in (sources.a, sources.b):
         if side.validation is None:
-            raise ValueError(f"domain {side.letter} holds none out")
+            raise ValueError(f"domain {side.letter} has none")
         domains[side.letter] = open_for_evaluation(side.validation, side, config.data)
     return config, domains
 
 
-def _shared(held_out: Sequence[Sequence[str]]) -> list[str]:
-    """Names of an evenly spaced choice of the pictures that all runs hold out."""
+def _common_names(held_out: Sequence[Sequence[str]]) -> list[str]:
+    """Return the names of evenly spaced images among those that all runs hold out."""
     others = [set(names) for names in held_out[1:]]
     names = [name for name in (held_out[0] if held_out else []) if all(name in other for other in others)]
-    return [names[place] for place in evenly_spaced(len(names), MOST_PICTURES)]
+    return [names[index] for index in evenly_spaced(len(names), MAX_IMAGES)]
 
 
-def _pairs(
+def _translate(
     run: Path,
     config: Config,
     domains: Mapping[str, Domain],
@@ -95,15 +95,15 @@ def _pairs(
     for direction in config.method.directions:
         translator = load_translator(run, direction=direction, checkpoint=checkpoint, device=device, fast=True)
         letter = domains_of(direction)[0]
-        inputs = [_input(domains[letter], name, config) for name in names[letter]]
+        inputs = [_read_input(domains[letter], name, config) for name in names[letter]]
         pairs[direction] = [
-            (grid(one[None]), grid(translator.translate_fast(one, rounded=True)[None])) for one in inputs
+            (grid(image[None]), grid(translator.translate_fast(image, rounded=True)[None])) for image in inputs
         ]
     return pairs
 
 
-def _input(domain: Domain, name: str, config: Config) -> Tensor:
-    """The center crop of a picture, as large as training sees it: `(1, C, h, w)` in [-1, 1]."""
+def _read_input(domain: Domain, name: str, config: Config) -> Tensor:
+    """Return the center crop of an image in the size of training crops: `(1, C, h, w)` in [-1, 1]."""
     pixels = domain.image(domain.names.index(name))
-    cut = np.ascontiguousarray(center_crop(pixels, window(config.data, pixels.shape)))
-    return normalize_batch(torch.from_numpy(cut)[None], domain.format.range)
+    crop = np.ascontiguousarray(center_crop(pixels, window(config.data, pixels.shape)))
+    return normalize_batch(torch.from_numpy(crop)[None], domain.format.range)

@@ -1,4 +1,4 @@
-"""A sweep as it was asked for, and the trials that it comes to. Nothing here starts anything."""
+"""The plan of a sweep, from flags or a YAML file, and the trials in it. Nothing here starts a trial."""
 
 from __future__ import annotations
 
@@ -10,25 +10,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from velogan.config import Config, field_names
-from velogan.engine.duration import Duration
+from velogan.config import Config, Size, explain, field_names
+from velogan.engine.duration import Span
 from velogan.evaluation.metric import parse_metric
 from velogan.evaluation.validation import SCORE
-from velogan.sweep.dimensions import PRESET, RULES, SIZE, Dimension, changed, scored_at_shares
+from velogan.files import did_you_mean, parse_yaml
+from velogan.recipes import DEFAULT, RECIPES
+from velogan.sweep.dimensions import (
+    PRESET,
+    RULES,
+    SIZE,
+    Dimension,
+    apply_settings,
+    check_field,
+    make_dimension,
+    with_percent_checkpoints,
+)
 
-Search = Literal["grid", "random", "optuna"]
-
-_MOST_TRIALS = 10_000
-_LONGEST_NAME = 100  # characters; file systems take 255 bytes
+_MAX_TRIALS = 10_000
+_MAX_NAME = 100  # characters; file systems allow 255 bytes
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a sweep: `settings` are what differs between trials, besides the seed."""
+    """One run of a sweep; `settings` are the values of the dimensions."""
 
     name: str
     settings: Mapping[str, Any]
@@ -37,14 +47,17 @@ class Trial:
 
     @property
     def setting(self) -> str:
-        """What trials with other seeds have in common with this one; "base" where nothing is varied."""
+        """The name without the seed; "base" if nothing is varied."""
         return self.name.rpartition(",")[0] or "base"
 
 
 class SweepPlan(BaseModel):
-    """What to run: `bases` are whole configurations by the preset they come from; `budget` is each trial's length.
+    """What a sweep trains.
 
-    `metric` is given as a figure and kept as its name in the log: see `parse_metric`.
+    bases: configurations, by the preset they come from
+    minutes, images: length of each trial, exactly one of them
+    trials: number of settings, for `random` and `optuna`
+    metric: a metric of `evaluate`, stored as its name in the log (`parse_metric`)
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,129 +65,182 @@ class SweepPlan(BaseModel):
     bases: dict[str, Config] = Field(min_length=1)
     vary: tuple[Dimension, ...] = ()
     seeds: int = Field(default=1, ge=1, le=1000)
-    budget: Duration
-    search: Search = "grid"
-    trials: int | None = Field(default=None, ge=1, le=_MOST_TRIALS)
-    metric: str = SCORE
+    minutes: float | None = Field(default=None, gt=0)
+    images: int | None = Field(default=None, gt=0)
+    search: Literal["grid", "random", "optuna"] = "grid"
+    trials: int | None = Field(default=None, ge=1, le=_MAX_TRIALS)
+    metric: Annotated[str, AfterValidator(parse_metric)] = SCORE
     stop_early: Literal["asha"] | None = None
 
-    @field_validator("metric")
-    @classmethod
-    def _in_the_log(cls, value: str) -> str:
-        return parse_metric(value)
-
     @model_validator(mode="after")
-    def _fits(self) -> SweepPlan:
-        twice = [one.field for one in self.vary if sum(one.field == other.field for other in self.vary) > 1]
-        if twice:
-            raise ValueError(f"--vary {twice[0]} is there twice: name all its values in one")
-        if not self.budget.endswith(("images", "minutes")):
-            raise ValueError(f"budget={self.budget}: give --minutes or --images, so that all trials get the same")
-        if waiting := next((one.train.patience for one in self.bases.values() if one.train.patience), 0):
+    def _check(self) -> SweepPlan:
+        fields = [axis.field for axis in self.vary]
+        if repeated := [field for field in fields if fields.count(field) > 1]:
+            raise ValueError(f"--vary {repeated[0]} is repeated: give all its values in one --vary")
+        if (self.minutes is None) == (self.images is None):
+            raise ValueError("the length of each run: give either --minutes or --images")
+        if patience := next((base.train.patience for base in self.bases.values() if base.train.patience), 0):
             raise ValueError(
-                f"train.patience={waiting} ends a run early, and all trials get the same budget: leave it out, or say "
-                "--stop-early asha"
+                f"train.patience={patience} ends runs at different lengths: remove it, or use --stop-early asha"
             )
-        self._check_search()
-        return self
-
-    def _check_search(self) -> None:
         ranges = [axis.field for axis in self.vary if axis.is_range]
         if self.search == "grid" and ranges:
-            raise ValueError(f"--vary {ranges[0]} is a range, which a grid has not: add --search random or optuna")
+            raise ValueError(f"--vary {ranges[0]} is a range, not a list for a grid: add --search random or optuna")
         if self.search == "grid" and self.trials is not None:
-            raise ValueError(f"--trials {self.trials}: a grid has the trials it has; add --search random or optuna")
+            raise ValueError(f"--trials {self.trials} has no effect on a grid: add --search random or optuna")
         if self.search != "grid" and self.trials is None:
-            raise ValueError(f"--search {self.search} needs --trials N: how many settings to try")
+            raise ValueError(f"--search {self.search}: give the number of settings to try, --trials N")
         if self.search != "grid" and not self.axes:
-            raise ValueError(f"--search {self.search} needs something to --vary")
+            raise ValueError(f"--search {self.search}: give at least one --vary")
         if self.search == "optuna" and self.stop_early and self.seeds > 1:
-            raise ValueError("--search optuna scores a setting by all its seeds: leave --stop-early or --seeds out")
+            raise ValueError("--search optuna needs the scores of all seeds: remove --stop-early or --seeds")
+        return self
+
+    @property
+    def budget(self) -> str:
+        """The length of each trial: `500 images`, `10 minutes`."""
+        return f"{self.images} images" if self.minutes is None else str(Span(self.minutes, "minutes"))
 
     @property
     def axes(self) -> tuple[Dimension, ...]:
-        """What varies; several presets are one more thing that does."""
+        """All dimensions, including the preset if there are several."""
         if len(self.bases) == 1:
             return self.vary
         return (Dimension(field=PRESET, values=tuple(self.bases)), *self.vary)
 
     def trial(self, settings: Mapping[str, Any], seed: int) -> Trial:
-        """The run with `settings` and `seed`. ValueError where they make no configuration."""
-        preset = str(settings.get(PRESET, next(iter(self.bases))))
-        given = {name: value for name, value in settings.items() if name != PRESET}
+        """Return the trial of `settings` and `seed`. Raises ValueError if its configuration is invalid."""
+        base = self.bases[str(settings.get(PRESET, next(iter(self.bases))))]
         try:
-            config = changed(self.bases[preset], given)
+            config = apply_settings(base, settings)
             if config.data.batch_size == "auto":
-                raise ValueError("data.batch_size=auto is for one run: give a number, the same for all trials")
+                raise ValueError("data.batch_size=auto may differ between trials: give a number")
             if config.train.exchange_every is not None:
-                raise ValueError("train.exchange_every is for one run, on nodes: leave it out of a sweep")
+                raise ValueError("train.exchange_every is not supported in a sweep: remove it")
         except ValueError as error:
             raise ValueError(f"{trial_name(settings, seed)}: {error}") from None
-        config = scored_at_shares(config.change(train={"length": self.budget, "seed": seed}))
-        read = {
+        config = with_percent_checkpoints(config.change(train={"length": self.budget, "seed": seed}))
+        parsed = {
             name: value if name in (PRESET, SIZE) or name.startswith(f"{RULES}:") else attrgetter(name)(config)
             for name, value in settings.items()
         }
-        return Trial(trial_name(read, seed), read, seed, config)
+        return Trial(trial_name(parsed, seed), parsed, seed, config)
 
     def known_trials(self) -> list[Trial]:
-        """All trials that are known before the start, checked: none for `optuna`, which finds its settings as it goes.
+        """Return all trials, those of the first seed first; none for `optuna`, which chooses settings as it goes.
 
-        The first seed of every setting comes first. ValueError names the field and the value that do not fit.
+        Raises ValueError if a setting is invalid, for `optuna` at the ends of its ranges.
         """
         if self.search == "optuna":
             ends = [axis.values or (axis.low, axis.high) for axis in self.axes]
-            for values in itertools.islice(itertools.product(*ends), _MOST_TRIALS):
+            for values in itertools.islice(itertools.product(*ends), _MAX_TRIALS):
                 self.trial({axis.field: value for axis, value in zip(self.axes, values)}, 0)
             return []
         settings = self._settings()
-        if len(settings) * self.seeds > _MOST_TRIALS:
-            raise ValueError(f"{len(settings) * self.seeds} trials are more than {_MOST_TRIALS}: vary less")
-        trials = [self.trial(one, seed) for seed in range(self.seeds) for one in settings]
+        if (count := len(settings) * self.seeds) > _MAX_TRIALS:
+            raise ValueError(f"{count} trials are more than {_MAX_TRIALS}: vary less")
+        trials = [self.trial(setting, seed) for seed in range(self.seeds) for setting in settings]
         names = [trial.name for trial in trials]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"two trials are the same, {twice}: name each value of --vary once")
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"two trials are the same, {repeated}: give each value of --vary once")
         return trials
 
     def _settings(self) -> list[dict[str, Any]]:
-        names = [axis.field for axis in self.axes]
         if self.search == "grid":
+            names = [axis.field for axis in self.axes]
             return [dict(zip(names, values)) for values in itertools.product(*(axis.values for axis in self.axes))]
         assert self.trials is not None
-        found: dict[str, dict[str, Any]] = {}
-        for number in itertools.count():  # each draw has its own seed: more trials extend those that are finished
-            if len(found) == self.trials or number > 20 * self.trials:
-                break
+        settings: dict[str, dict[str, Any]] = {}
+        for number in range(
+            20 * self.trials
+        ):  # a seed for each draw: a larger --trials keeps the settings of a smaller
             source = random.Random(number)
-            drawn = {axis.field: axis.draw(source) for axis in self.axes}
-            found.setdefault(trial_name(drawn, 0), drawn)
-        return list(found.values())
+            sampled = {axis.field: axis.sample(source) for axis in self.axes}
+            settings.setdefault(trial_name(sampled, 0), sampled)
+            if len(settings) == self.trials:
+                break
+        return list(settings.values())
 
 
 def trial_name(settings: Mapping[str, Any], seed: int) -> str:
-    """A folder's name: `lr=0.005,seed=0`. A function of settings and seed alone, so a larger sweep keeps its runs."""
-    parts = [f"{_short(name)}={_shown(value)}" for name, value in settings.items()]
-    text = ",".join(parts)
+    """Return a folder name such as `lr=0.005,seed=0`. It depends on nothing else, so a larger sweep keeps its runs."""
+    text = ",".join(f"{_short_name(name)}={_format(value)}" for name, value in settings.items())
     safe = re.sub(r"[^\w.,=+-]+", "-", text)
-    if safe != text or len(safe) > _LONGEST_NAME:  # two settings must not share a name
-        safe = f"{safe[:_LONGEST_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+    if safe != text or len(safe) > _MAX_NAME:  # two settings must not have the same name
+        safe = f"{safe[:_MAX_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
     return ",".join(filter(None, [safe, f"seed={seed}"]))
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _short(name: str) -> str:
+def _short_name(name: str) -> str:
     if name.startswith(f"{RULES}:"):
         return name.removeprefix(f"{RULES}:").replace(":", ".")
-    return name if name in _ambiguous() else name.rpartition(".")[2]
+    return name if name in _ambiguous_names() else name.rpartition(".")[2]
 
 
 @cache
-def _ambiguous() -> frozenset[str]:
-    """Names of fields whose last word another field has too."""
+def _ambiguous_names() -> frozenset[str]:
+    """Return the dotted names whose last word is not unique."""
     names = field_names(Config)
-    last = [name.rpartition(".")[2] for name in names]
-    return frozenset(name for name, word in zip(names, last) if last.count(word) > 1 or word in (SIZE, PRESET, "seed"))
+    words = [name.rpartition(".")[2] for name in names]
+    return frozenset(
+        name for name, word in zip(names, words) if words.count(word) > 1 or word in (SIZE, PRESET, "seed")
+    )
+
+
+class PlanFile(BaseModel):
+    """The content of a plan file; all other keys are fields of SweepPlan.
+
+    presets: names, or the fields by dotted name that differ, by name of the preset
+    config: sections and fields for all trials, as in the config.yaml of a run
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    data: str | tuple[str, ...]
+    presets: tuple[str, ...] | dict[str, dict[str, Any]] = Field(default=(DEFAULT,), min_length=1)
+    size: Size | None = None
+    image_size: int | None = None
+    config: dict[str, dict[str, Any]] = {}
+    vary: dict[str, Any] = {}
+
+    def base(self, preset: str) -> Config:
+        """Return the configuration of a preset before its own fields."""
+        check_preset(preset)
+        base = RECIPES[preset]().with_size(self.size) if self.size else RECIPES[preset]()
+        data: dict[str, Any] = {"path": (self.data,) if isinstance(self.data, str) else self.data}
+        data |= {} if self.image_size is None else {"crop_size": self.image_size}
+        return base.change(**self.config).change(data=data)
+
+
+def read_plan(path: Path, **overrides: Any) -> SweepPlan:
+    """Read a plan from a YAML file, with other values for the keys of `overrides`.
+
+    Raises ValueError, with the file and the key, if it is invalid.
+    """
+    try:
+        tree = parse_yaml(path.read_text(encoding="utf-8"))
+        if not isinstance(tree, dict):
+            raise ValueError("a plan is a mapping with data:, vary: and minutes: or images:")
+        file = PlanFile.model_validate({**tree, **overrides})
+        fields = file.presets if isinstance(file.presets, dict) else {preset: {} for preset in file.presets}
+        for field in itertools.chain.from_iterable(fields.values()):
+            check_field(field)
+        bases = {preset: apply_settings(file.base(preset), changes) for preset, changes in fields.items()}
+        vary = [make_dimension(field, value) for field, value in file.vary.items()]
+        return SweepPlan.model_validate({"bases": bases, "vary": vary, **(file.model_extra or {})})
+    except FileNotFoundError:
+        raise ValueError(f"{path}: there is no such plan file{did_you_mean(str(path), RECIPES)}") from None
+    except ValidationError as error:
+        raise ValueError(explain(error, source=str(path))) from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def check_preset(name: str) -> None:
+    """Raise ValueError if there is no preset `name`."""
+    if name not in RECIPES:
+        raise ValueError(f"{name}: unknown preset{did_you_mean(name, RECIPES)}; there are {', '.join(RECIPES)}")

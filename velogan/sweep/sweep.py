@@ -17,6 +17,7 @@ from rich.console import Console
 from velogan.config import read_config
 from velogan.data.sets.sources import find_sources
 from velogan.engine.device import resolve_device
+from velogan.engine.duration import parse_span
 from velogan.engine.ray_session import ray_session
 from velogan.evaluation.evaluate import evaluate
 from velogan.evaluation.metric import check_metric, evaluation_options, higher_is_better
@@ -26,10 +27,10 @@ from velogan.observe.log import read_stats
 from velogan.observe.progress import printable
 from velogan.report.sweep_page import describe_no_gain, write_sweep_page
 from velogan.store.lock import lock_folder
-from velogan.sweep.folder import TrialState, read_status, resampled_of, run_folder, state_of, write_status
 from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.scheduling import require_tune, run_trials
+from velogan.sweep.trial import TrialState, read_status, resampled_scores, run_folder, status_file, trial_state
 from velogan.sweep.verdict import verdicts
 from velogan.training.run_folder import RunFolder
 
@@ -69,21 +70,18 @@ def sweep(
 ) -> dict[str, Any]:
     """Run `plan` in the folder `out`, or what remains of it, and return `trials`, `best` and `page`.
 
-    `parallel` is the number of trials at a time, `address` that of a running Ray. Raises ValueError, before anything
-    starts, if the plan does not fit the folder or the images.
+    Raises ValueError, before anything starts, if the plan does not fit the folder or the images.
+
+    parallel: maximum number of simultaneous trials
+    address: address of a running Ray cluster
     """
-    trials = plan.known_trials()
-    if plan.search == "optuna" and (out / "trials").exists():
-        raise ValueError(f"{out} holds trials, and --search optuna does not resume: name a new --out")
-    _check_folders(out, trials)
+    trials = check_plan(plan, out)
     require_tune(address)
-    _check_metric(plan, trials)
     with lock_folder(out):
         started_at, load = time.time(), os.getloadavg()[0]
         remaining = [trial for trial, state in rows_of(plan, out, trials) if state.status not in _ENDED]
         for trial in remaining:
-            if status := read_status(out, trial.name):  # how an earlier attempt ended is no news
-                write_status(out, trial.name, **{**status, "status": "waiting", "reason": ""})
+            status_file(out, trial.name).unlink(missing_ok=True)  # so that its last attempt is not shown as this one's
         try:
             if remaining or plan.search == "optuna":
                 with ray_session(address):
@@ -112,6 +110,17 @@ def sweep(
         return _finish(plan, out, rows_of(plan, out, trials), facts, log)
 
 
+def check_plan(plan: SweepPlan, out: Path | None) -> list[Trial]:
+    """Return the known trials. Raises ValueError if they do not fit the images, or the contents of the folder `out`."""
+    trials = plan.known_trials()
+    if out and plan.search == "optuna" and (out / "trials").exists():
+        raise ValueError(f"{out} holds trials, and --search optuna does not resume: choose a new --out")
+    for trial in trials if out else ():
+        _check_folder(run_folder(out, trial.name), trial, out)
+    _check_metric(plan, trials)
+    return trials
+
+
 def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], log: StatusLog) -> dict[str, Any]:
     """Test the best setting, write `sweep.json` and the page, and return what the command prints."""
     result = {**summary(plan, rows, out), **facts}
@@ -119,12 +128,12 @@ def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], lo
     groups = ranked(plan, result["trials"])
     scores = {name: [trial["score"] for trial in group] for name, group in groups.items()}
     resampled = {
-        name: [resampled_of(Path(trial["run"]), plan.metric) for trial in group] for name, group in groups.items()
+        name: [resampled_scores(Path(trial["run"]), plan.metric) for trial in group] for name, group in groups.items()
     }
     result["verdicts"] = verdicts(scores, resampled, higher=higher_is_better(plan.metric))
     winner = str(run_folder(out, str(result["best"])))
     result["again"] = shlex.join(["velogan", "train", "--config", winner, "--out", "runs/winner"])
-    result["nothing"] = identity_score(plan.metric, result["trials"])
+    result["unchanged_input"] = identity_score(plan.metric, result["trials"])
     if no_gain := describe_no_gain(result):
         log.print_line(no_gain)
     pictures = held_out_pictures(result, print_line=log.print_line)
@@ -164,18 +173,24 @@ def identity_score(metric: str, trials: Sequence[Mapping[str, Any]]) -> float | 
     return fmean(values) if values else None
 
 
-def _check_folders(out: Path, trials: Sequence[Trial]) -> None:
-    """Raise ValueError if a trial's folder holds a run with another configuration."""
-    for trial in trials:
-        try:
-            RunFolder.open(run_folder(out, trial.name), trial.config, print_line=lambda text: None)
-        except ValueError as error:
-            raise ValueError(f"{out} holds the trials of another sweep: name a new --out ({error})") from None
+def _check_folder(run: Path, trial: Trial, out: Path) -> None:
+    """Raise ValueError if the folder of a trial holds a run with another configuration or a longer one."""
+    try:
+        RunFolder.open(run, trial.config, print_line=lambda text: None)
+    except ValueError as error:
+        raise ValueError(f"{out} holds the trials of another sweep: choose a new --out ({error})") from None
+    if (run / "config.yaml").exists():
+        saved, budget = parse_span(read_config(run).train.length), parse_span(trial.config.train.length)
+        if saved.unit != budget.unit or saved.amount > budget.amount:
+            raise ValueError(
+                f"{run} was trained for {saved}, and this sweep is of {budget}: runs of unequal lengths cannot be "
+                f"compared; give at least {saved}, or choose a new --out"
+            )
 
 
 def _check_metric(plan: SweepPlan, trials: Sequence[Trial]) -> None:
     """Raise ValueError if a trial's images do not allow the metric. Missing images fail later, as a trial."""
-    trials = trials or [plan.trial({axis.field: axis.draw(random.Random(0)) for axis in plan.axes}, 0)]
+    trials = trials or [plan.trial({axis.field: axis.sample(random.Random(0)) for axis in plan.axes}, 0)]
     configs = {str((trial.config.data, trial.config.method)): trial.config for trial in trials}
     for config in configs.values():
         try:
@@ -190,7 +205,7 @@ def rows_of(plan: SweepPlan, out: Path, trials: Sequence[Trial]) -> Rows:
     if plan.search == "optuna":
         saved = [read_status(out, path.stem) for path in sorted((out / "status").glob("*.json"))]
         trials = [plan.trial(status["settings"], status["seed"]) for status in saved if "settings" in status]
-    return [(trial, state_of(out, trial.name, budget=plan.budget, metric=plan.metric)) for trial in trials]
+    return [(trial, trial_state(out, trial.name, plan)) for trial in trials]
 
 
 def summary(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:

@@ -1,77 +1,187 @@
-"""One trial, within a worker of Ray Tune: it is trained, its scores are reported, and its status is kept."""
+"""One trial: its files, its state, and its training within a worker of Ray Tune.
+
+DIR/trials/NAME         an ordinary run folder
+DIR/status/NAME.json    how the last attempt ended, and why
+DIR/status/NAME.log     the output of the run
+"""
 
 from __future__ import annotations
 
+import json
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 
-from velogan.evaluation.metric import MetricValidation
+from velogan.config import Config
+from velogan.engine.duration import parse_span
+from velogan.evaluation.metric import RESAMPLED_SUFFIX, MetricValidation, higher_is_better
+from velogan.files import write_text
+from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
-from velogan.sweep.folder import TrialState, log_file, run_folder, scores_of, share, state_of, wait_for, write_status
+from velogan.store.lock import lock_folder
 from velogan.sweep.plan import SweepPlan, Trial
 from velogan.training.run import train
 
 POLL_S = 0.5
 
 LOCK_S = 60.0
-"""How long to wait for the process that has the run folder: one that was lost may still be saving."""
+"""How long to wait for the process that has locked the run folder: a lost one may still be saving."""
+
+Status = Literal["waiting", "running", "done", "failed", "stopped early"]
 
 Report = Callable[[int, float], None]
-"""Takes whole percent of the budget and the score there; whatever it raises ends the trial."""
+"""Takes the percentage of the budget and the score at it."""
+
+
+@dataclass(frozen=True)
+class TrialState:
+    """Progress of a trial: `images`, training `seconds` and best `score` (None before the first one).
+
+    `reason` says why it failed or was stopped.
+    """
+
+    status: Status
+    reason: str = ""
+    images: int = 0
+    seconds: float = 0.0
+    score: float | None = None
+
+
+def run_folder(out: Path, name: str) -> Path:
+    """Return the run folder of a trial."""
+    return out / "trials" / name
+
+
+def log_file(out: Path, name: str) -> Path:
+    """Return the file with the standard error of a trial."""
+    return out / "status" / f"{name}.log"
+
+
+def status_file(out: Path, name: str) -> Path:
+    """Return the file that `write_status` writes."""
+    return out / "status" / f"{name}.json"
+
+
+def write_status(out: Path, name: str, status: Status, reason: str = "", **facts: Any) -> None:
+    """Save the status of a trial, with `facts` such as its settings."""
+    status_file(out, name).parent.mkdir(parents=True, exist_ok=True)
+    write_text(status_file(out, name), json.dumps({"status": status, "reason": reason, **facts}))
+
+
+def read_status(out: Path, name: str) -> dict[str, Any]:
+    """Return what `write_status` saved last; empty if the file is missing or damaged."""
+    try:
+        return dict(json.loads(status_file(out, name).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def trial_state(out: Path, name: str, plan: SweepPlan) -> TrialState:
+    """Return the state of a trial; it waits if its last attempt had another budget, or its run folder is empty."""
+    rows, saved = read_stats(run_folder(out, name)), read_status(out, name)
+    is_current = saved.get("budget") == plan.budget and (rows or saved["status"] != "done")
+    best = best_row(rows, plan.metric)
+    return TrialState(
+        saved["status"] if is_current else "waiting",
+        saved["reason"] if is_current else "",
+        images=max((int(row["images"]) for row in rows), default=0),
+        seconds=max((row.get("seconds") or 0.0 for row in rows), default=0.0),
+        score=best[plan.metric] if best else None,
+    )
+
+
+def best_row(rows: Sequence[Mapping[str, Any]], metric: str) -> Mapping[str, Any] | None:
+    """Return the first row of a log with the best value of the metric; None if no row has it."""
+    scored = [row for row in rows if isinstance(row.get(metric), int | float)]
+    sign = -1 if higher_is_better(metric) else 1
+    return min(scored, key=lambda row: sign * row[metric], default=None)
+
+
+def resampled_scores(run: Path, metric: str) -> list[float | None] | None:
+    """Return the best value of the metric over bootstrap resamples of the held-out images; None if unknown."""
+    best = best_row(read_stats(run), metric)
+    return best.get(metric + RESAMPLED_SUFFIX) if best else None
+
+
+def scores_over_time(run: Path, metric: str) -> list[dict[str, float]]:
+    """Return the metric during training: `images`, training `seconds` and `score`, oldest first."""
+    scores, seconds = [], 0.0
+    for row in read_stats(run):
+        seconds = row.get("seconds") or seconds
+        if isinstance(row.get(metric), int | float):
+            scores.append({"images": row["images"], "seconds": seconds, "score": row[metric]})
+    return scores
 
 
 def run_trial(
     out: Path, trial: Trial, plan: SweepPlan, *, threads: int, origin: Mapping[str, Any], report: Report
 ) -> TrialState:
-    """Train until done, failed, or `report` raises; a run goes on from its checkpoint. Writes the status.
+    """Train a trial until it is done, has failed, or `report` raises; resume its run, and save its status.
 
-    What is done already is only reported. `threads` hold unless the configuration says engine.threads. If `report`
-    raises, the training goes on until its process ends, which Tune sees to.
+    If `report` raises, training continues until this process ends, which Tune takes care of.
+
+    threads: CPU threads, unless the configuration sets engine.threads
     """
-    reported: set[int] = set()
+    run, reported = run_folder(out, trial.name), set[int]()
 
     def report_new() -> None:
-        for row in scores_of(run_folder(out, trial.name), plan.metric):
-            percent = share(plan.budget, images=int(row["images"]), seconds=row["seconds"])
+        for row in scores_over_time(run, plan.metric):
+            percent = percent_done(plan.budget, images=int(row["images"]), seconds=row["seconds"])
             if percent not in reported:
                 reported.add(percent)
                 report(percent, row["score"])
 
     facts = {"settings": dict(trial.settings), "seed": trial.seed, "budget": plan.budget, "host": socket.gethostname()}
-    reason: list[str] = []
-    if state_of(out, trial.name, budget=plan.budget, metric=plan.metric).status != "done":
-        write_status(out, trial.name, "running", **facts)
-        config = trial.config.change(engine={"threads": trial.config.engine.threads or threads})
-        run = partial(_train, config, run_folder(out, trial.name), log_file(out, trial.name), plan.metric, origin)
-        trainer = Thread(target=lambda: reason.append(run()), daemon=True)
-        trainer.start()
-        while trainer.is_alive():
-            trainer.join(POLL_S)
-            report_new()
+    write_status(out, trial.name, "running", **facts)
+    config = trial.config.change(engine={"threads": trial.config.engine.threads or threads})
+    training = partial(_train, config, run, log_file(out, trial.name), plan.metric, origin)
+    reasons = ["training ended without a result"]
+    trainer = Thread(target=lambda: reasons.append(training()), daemon=True)
+    trainer.start()
+    while trainer.is_alive():
+        trainer.join(POLL_S)
+        report_new()
     report_new()
-    done = state_of(out, trial.name, budget=plan.budget, metric=plan.metric).status == "done"
-    why = "" if done else "".join(reason) or "it stopped before its budget was used up: somebody asked it to"
-    write_status(out, trial.name, "done" if done else "failed", why, **facts)
-    return state_of(out, trial.name, budget=plan.budget, metric=plan.metric)
+    write_status(out, trial.name, "failed" if reasons[-1] else "done", reasons[-1], **facts)
+    return trial_state(out, trial.name, plan)
 
 
-def _train(config: Any, run: Path, log: Path, metric: str, origin: Mapping[str, Any]) -> str:
-    """Train in the folder `run`, scored by the `metric` at each checkpoint, and return why it failed, or nothing."""
+def percent_done(budget: str, *, images: int, seconds: float) -> int:
+    """Return the integer percentage of `budget` (`500 images`, `10 minutes`) that is done, at most 100."""
+    span = parse_span(budget)
+    fraction = images / span.amount if span.unit == "images" else seconds / (60 * span.amount)
+    return min(100, int(100 * fraction + 1e-6))
+
+
+def _train(config: Config, run: Path, log: Path, metric: str, origin: Mapping[str, Any]) -> str:
+    """Train in the folder `run`, scored by the `metric` at each checkpoint; return why it failed, or nothing."""
     with open(log, "a", encoding="utf-8") as stream, redirect_stderr(stream), Display() as display:
         try:
-            wait_for(run, until=time.monotonic() + LOCK_S)
-            train(
-                config, run, display=display, origin=origin, build_validation=partial(MetricValidation, metric=metric)
-            )
+            _wait_for_lock(run)
+            validation = partial(MetricValidation, metric=metric)
+            result = train(config, run, display=display, origin=origin, build_validation=validation)
         except ValueError as error:
             return str(error)
-        except Exception as error:  # whatever it is, the other trials go on
-            lines = str(error).strip().splitlines() or ["no text"]
+        except Exception as error:  # any error ends only this trial
+            lines = str(error).strip().splitlines() or ["no message"]
             return f"{type(error).__name__}: {lines[0]}"
-    return ""
+    return "" if result.finished else "training was stopped before the end of its budget"
+
+
+def _wait_for_lock(run: Path) -> None:
+    """Wait until no process has locked the run folder. Raises ValueError if one still has after `LOCK_S`."""
+    deadline = time.monotonic() + LOCK_S
+    while (run / ".lock").exists():
+        try:
+            with lock_folder(run):
+                return
+        except ValueError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
