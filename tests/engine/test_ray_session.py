@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+import velogan
 from velogan.engine.ray_session import ray_session
 
 ray = pytest.importorskip("ray", reason="the extra sweep is not installed")
@@ -26,3 +32,28 @@ def test_an_address_without_a_ray_is_named(monkeypatch: pytest.MonkeyPatch):
     said = r"--address 10.0.0.1:1: no Ray answers there \(nobody there\)"
     with pytest.raises(ValueError, match=said), ray_session("10.0.0.1:1"):
         pass
+
+
+def test_starts_with_a_long_temporary_path_and_a_folder_that_is_called_like_the_package(tmp_path: Path):
+    """A clone's parent has such a folder; macOS has temporary paths of 49 letters, and sockets at most 103."""
+    (tmp_path / "velogan").mkdir()
+    (temporary := tmp_path / ("x" * 60)).mkdir()
+    code = """
+import sys
+sys.path.append(sys.argv[1])
+from velogan.engine.ray_session import ray_session
+import ray
+with ray_session(None):
+    print(ray.get(ray.remote(lambda: __import__("velogan").__file__).remote()))
+"""
+    root = str(Path(velogan.__file__).parents[1])
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, root],
+        cwd=tmp_path,
+        env={**environment, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == velogan.__file__

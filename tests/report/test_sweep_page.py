@@ -17,7 +17,10 @@ def found(settings: dict[str, dict[str, Any]], *, seeds: int = 2, **changes: Any
         score = 0.25 + number / 10
         for seed in range(seeds):
             one = {"name": f"{name},seed={seed}", "setting": name, "settings": values, "seed": seed, "status": "done"}
-            trials.append(one | {"reason": "", "score": score, "seconds": 60.0, "images": 500, "run": "/nowhere"})
+            trials.append(
+                one
+                | {"reason": "", "score": score, "seconds": 60.0, "images": 500, "run": "/nowhere", "test_scores": None}
+            )
         row = {"mean": score, "low": score - 0.01, "high": score + 0.01, "seeds": seeds, "difference": number / 10}
         verdicts[name] = row | {
             "interval_95": [0.01, 0.3] if number else None,
@@ -34,7 +37,7 @@ def found(settings: dict[str, dict[str, Any]], *, seeds: int = 2, **changes: Any
         "better": "lower",
     }
     facts |= {"trials": trials, "verdicts": verdicts, "vary": fields, "best": best, "pictures": {}}
-    facts["nothing"] = None
+    facts["unchanged_input"] = None
     return facts | {"again": f"velogan train --config {best}"} | changes
 
 
@@ -58,13 +61,13 @@ def test_names_are_text_wherever_they_stand(page: Callable[..., str]) -> None:
     assert "validation/<b>&" not in html
 
 
-@pytest.mark.parametrize(("nothing", "said"), [(0.24, True), (0.3, False), (None, False)])
-def test_settings_that_are_all_worse_than_doing_nothing_are_said_to_be(
-    page: Callable[..., str], nothing: float | None, said: bool
+@pytest.mark.parametrize(("unchanged", "is_worse"), [(0.24, True), (0.3, False), (None, False)])
+def test_compares_the_best_setting_with_the_unchanged_input(
+    page: Callable[..., str], unchanged: float | None, is_worse: bool
 ) -> None:
-    html = page(TWO, nothing=nothing)
-    assert ("No setting is closer to real images than the unchanged input (0.2400)" in html) is said
-    assert ("Unchanged input: " in html) is (nothing is not None)
+    html = page(TWO, unchanged_input=unchanged)
+    assert ("No setting is closer to real images than the unchanged input (0.2400)" in html) is is_worse
+    assert (", of the unchanged input 0." in html) is (unchanged is not None)
 
 
 def test_the_page_says_what_the_interval_holds_and_which_end_is_better(page: Callable[..., str]) -> None:
@@ -72,38 +75,30 @@ def test_the_page_says_what_the_interval_holds_and_which_end_is_better(page: Cal
     assert "a bootstrap over seeds (10,000 resamples); it does not include the choice of images" in seeds
     assert "lower is better" in seeds
     pictures = found(TWO)["verdicts"]
-    pictures["lr=2"]["over"] = "seeds and pictures"
+    pictures["lr=2"]["over"] = "seeds and images"
     both = page(TWO, verdicts=pictures)
-    assert "a bootstrap over seeds and pictures (10,000 resamples). " in both
+    assert "a bootstrap over seeds and images (10,000 resamples). " in both
     assert "<td>0.100 <small>0.0100 to 0.300</small></td>" in both
 
     verdicts = found(TWO)["verdicts"]
-    verdicts["lr=2"] |= {"difference": -0.1, "interval_95": [-0.3, -0.01], "over": "seeds and pictures"}
+    verdicts["lr=2"] |= {"difference": -0.1, "interval_95": [-0.3, -0.01], "over": "seeds and images"}
     higher = page(TWO, verdicts=verdicts, better="higher")
     assert "<b>lr=1</b> has the highest Patch" in higher
     assert "<td>0.100 <small>0.0100 to 0.300</small></td>" in higher
-    assert "a bootstrap over seeds and pictures (10,000 resamples). " in higher
+    assert "a bootstrap over seeds and images (10,000 resamples). " in higher
 
 
-def test_test_figures_stand_beside_the_chosen_setting(page: Callable[..., str]) -> None:
-    facts = found(TWO)
-    for one, value in zip(facts["trials"][:2], (0.5, 0.7)):
-        one["test_scores"] = {
-            "psnr_object_db_a2b": 20.0,
-            "sliced_wasserstein_a2b": value,
-            "sliced_wasserstein_b2a": 0.2,
-        }
-    html = page(TWO, trials=facts["trials"])
-    assert "<td>0.600 A → B<br>0.200 B → A</td>" in html
-
-
-def test_a_test_figure_that_is_not_finite_in_one_run_is_unknown(page: Callable[..., str]) -> None:
-    """A PSNR has no value in JSON where nothing has changed."""
-    facts = found(TWO)
-    for one, value in zip(facts["trials"][:2], (30.0, None)):
-        one["test_scores"] = {"psnr_object_db_a2b": value, "psnr_object_db_b2a": 20.0}
-    html = page(TWO, trials=facts["trials"])
-    assert "<td>unknown A → B<br>20.0 dB B → A</td>" in html
+def test_shows_the_metric_on_test_images(page: Callable[..., str]) -> None:
+    """A PSNR is infinite, None in JSON, if nothing has changed."""
+    result = found(TWO)
+    for trial, distance, psnr in zip(result["trials"], (0.5, 0.7), (30.0, None)):
+        trial["test_scores"] = {"sliced_wasserstein_a2b": distance, "sliced_wasserstein_b2a": 0.2}
+        trial["test_scores"] |= {"psnr_object_db_a2b": psnr, "psnr_object_db_b2a": 20.0}
+    trials = result["trials"]
+    assert "<td>0.600 A → B<br>0.200 B → A</td>" in page(TWO, trials=trials)
+    assert "<td>0.200 B → A</td>" in page(TWO, trials=trials, metric="validation/distance_b2a")
+    psnr = page(TWO, trials=trials, metric="validation/psnr_object_db")
+    assert "<td>unknown A → B<br>20.0 dB B → A</td>" in psnr
 
 
 def test_a_sweep_without_scores_says_so(page: Callable[..., str]) -> None:

@@ -1,4 +1,4 @@
-"""A Ray that runs already, of several nodes with resources of their own: one that is lost, a GPU that trials share."""
+"""A cluster of Ray that loses a node."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from velogan.store.checkpoint import list_checkpoints
-from velogan.sweep.dimensions import parse_dimension
-from velogan.sweep.folder import run_folder
 from velogan.sweep.plan import SweepPlan
 from velogan.sweep.scheduling import require_tune
-from velogan.sweep.sweep import Rows, StatusLog, sweep
+from velogan.sweep.sweep import StatusLog, sweep
+from velogan.sweep.trial import run_folder
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:::ray"),
@@ -30,14 +29,14 @@ def cluster() -> Iterator[Any]:
     require_tune()
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    yield made
-    made.shutdown()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    yield cluster
+    cluster.shutdown()
 
 
 def run(cluster: Any, plan: SweepPlan, out: Path, parallel: int, log: StatusLog) -> dict[str, str]:
     result = sweep(plan, out, command="velogan sweep", log=log, parallel=parallel, address=cluster.address)
-    return {one["name"]: one["status"] for one in result["trials"]}
+    return {trial["name"]: trial["status"] for trial in result["trials"]}
 
 
 def process_of(out: Path, name: str) -> int:
@@ -58,7 +57,7 @@ def test_a_lost_node_loses_no_trial(cluster: Any, tiny_plan: Callable[..., Sweep
     node = cluster.add_node(num_cpus=1)
     raylet = node.all_processes["raylet"][0].process.pid
     base = tiny_plan().bases["cyclegan"].change(train={"checkpoint_every": "10 images"})
-    plan = tiny_plan(bases={"cyclegan": base}, seeds=2, budget="100 images")
+    plan = tiny_plan(bases={"cyclegan": base}, seeds=2, images=100)
     names = [trial.name for trial in plan.known_trials()]
     moved: list[str] = []
     over = Event()
@@ -84,22 +83,3 @@ def test_a_lost_node_loses_no_trial(cluster: Any, tiny_plan: Callable[..., Sweep
         loser.join()
     assert len(moved) == 1
     assert "continuing" in (tmp_path / "status" / f"{moved[0]}.log").read_text()
-
-
-@pytest.mark.soak
-def test_three_trials_share_a_gpu(cluster: Any, tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
-    import ray
-
-    node = cluster.add_node(num_cpus=3, num_gpus=1)
-    plan = tiny_plan(vary=[parse_dimension("optimizer.lr=0.001,0.002,0.003")])
-    names = [trial.name for trial in plan.known_trials()]
-    left: list[float] = []
-
-    class Looks(StatusLog):
-        def show(self, rows: Rows) -> None:
-            left.append(ray.available_resources().get("GPU", 0.0))
-            super().show(rows)
-
-    assert run(cluster, plan, tmp_path, 3, Looks(quiet=True)) == dict.fromkeys(names, "done")
-    assert min(left) == pytest.approx(0.001)
-    cluster.remove_node(node)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -21,7 +20,6 @@ FLAGS = shlex.split(
     "--discriminator.channels 2 --data.render-count 22 --data.render-test 1 --data.validation 2 --train.samples 0 "
     "--train.logger none --train.checkpoint-every 10i --engine.precision fp32 --engine.kernels plain --json"
 )
-TWO = ("--vary", "optimizer.lr=0.001,0.002")
 PATIENCE_S = 240.0
 
 
@@ -63,35 +61,6 @@ def test_a_killed_sweep_goes_on_and_leaves_nothing_behind_when_it_is_interrupted
         before = after
 
 
-@pytest.mark.soak
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="it looks for processes in /proc")
-@pytest.mark.timeout(900)
-def test_two_sweeps_at_once_leave_nothing_behind_and_go_on(tmp_path: Path) -> None:
-    codes = {signal.SIGINT: 130, signal.SIGKILL: -9}
-    processes = {number: _start(tmp_path / number.name, *TWO) for number in codes}
-    waiting = dict(processes)
-    while waiting:  # each at its first checkpoint: later it might be done
-        _until(lambda: any(_has_saved_or_ended(tmp_path / number.name, one) for number, one in waiting.items()))
-        for number in [n for n, one in waiting.items() if _has_saved_or_ended(tmp_path / n.name, one)]:
-            waiting.pop(number).send_signal(number)
-    for number, process in processes.items():
-        _, said = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == codes[number], said
-    _until(lambda: not pids_of(os.getpid()))
-    saved = {number: _saved(tmp_path / number.name) for number in codes}
-    processes = {number: _start(tmp_path / number.name, *TWO) for number in codes}
-    for number, process in processes.items():
-        said, wrong = process.communicate()  # four trials to their end, on however busy a machine
-        assert process.returncode == 0, wrong
-        assert [one["status"] for one in json.loads(said)["trials"]] == ["done", "done"]
-        for name, images in saved[number].items():
-            assert (
-                f"continuing {tmp_path / number.name / 'trials' / name} at {images} images"
-                in (tmp_path / number.name / "status" / f"{name}.log").read_text()
-            )
-            assert 10 <= images < 200
-
-
 def _start(out: Path, *more: str) -> subprocess.Popen[str]:
     script = "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     script += "from velogan.cli import main\nsys.exit(main(sys.argv[1:]))"
@@ -102,10 +71,6 @@ def _start(out: Path, *more: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def _has_saved_or_ended(out: Path, process: subprocess.Popen[str]) -> bool:
-    return bool(_saved(out)) or process.poll() is not None
 
 
 def _saved(out: Path) -> dict[str, int]:

@@ -17,10 +17,10 @@ from velogan.engine.ray_session import ray_session
 from velogan.store.lock import lock_folder
 from velogan.sweep import sweep as module
 from velogan.sweep.dimensions import parse_dimension
-from velogan.sweep.folder import log_file, run_folder, state_of
 from velogan.sweep.plan import SweepPlan
-from velogan.sweep.scheduling import shared
+from velogan.sweep.scheduling import divide_resources
 from velogan.sweep.sweep import StatusLog, sweep
+from velogan.sweep.trial import log_file, run_folder, trial_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:::ray")
 
@@ -37,7 +37,7 @@ def run(plan: SweepPlan, out: Path, *, parallel: int | None = None) -> dict[str,
 
 
 def statuses(result: dict[str, Any]) -> dict[str, str]:
-    return {one["name"]: one["status"] for one in result["trials"]}
+    return {trial["name"]: trial["status"] for trial in result["trials"]}
 
 
 def test_a_grid_with_a_trial_that_fails_goes_on_and_grows(
@@ -53,11 +53,11 @@ def test_a_grid_with_a_trial_that_fails_goes_on_and_grows(
     assert good["images"] == 6
     assert good["test_scores"]
     assert bad["test_scores"] is None
-    kept = json.loads((tmp_path / "out" / "sweep.json").read_text())
-    assert kept["trials"] == result["trials"]
+    saved = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    assert saved["trials"] == result["trials"]
     page = Path(result["page"]).read_text()
     assert "nowhere" in page
-    assert kept["again"] in html.unescape(re.sub(r"<[^>]+>", "", page))
+    assert saved["again"] in html.unescape(re.sub(r"<[^>]+>", "", page))
     assert "data:image" in page
 
     stats = Path(good["run"]) / "stats.jsonl"
@@ -77,7 +77,7 @@ def test_optuna_chooses_settings_and_does_not_resume(
     result = run(plan, tmp_path)
     assert list(statuses(result).values()) == ["done", "done"]
     assert all(1e-5 <= trial["settings"]["optimizer.lr"] <= 1e-2 for trial in result["trials"])
-    with pytest.raises(ValueError, match="name a new --out"):
+    with pytest.raises(ValueError, match="choose a new --out"):
         run(plan, tmp_path)
 
 
@@ -85,22 +85,37 @@ def test_asha_stops_what_is_behind(ray: None, tiny_plan: Callable[..., SweepPlan
     """Nothing is learned, so that the first setting's score is the better one from the start."""
     still = tiny_plan().bases["cyclegan"].change(optimizer={"lr": 1e-9})
     axes = [parse_dimension("generator.norm=instance,none")]
-    plan = tiny_plan(vary=axes, bases={"cyclegan": still}, stop_early="asha", budget="8 images")
+    plan = tiny_plan(vary=axes, bases={"cyclegan": still}, stop_early="asha", images=8)
     better, stopped = run(plan, tmp_path, parallel=1)["trials"]
     assert (better["status"], stopped["status"]) == ("done", "stopped early")
     assert stopped["images"] < 8
     assert "best third" in stopped["reason"]
 
 
-def test_a_folder_of_another_sweep_is_refused_before_anything_starts(
-    tiny_plan: Callable[..., SweepPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer": {"lr": 0.7}}, r"another sweep.*optimizer\.lr"),
+        (
+            {"train": {"length": "9 images"}},
+            "was trained for 9 images, and this sweep is of 6 images: runs of unequal len",
+        ),
+        ({"train": {"length": "1 minutes"}}, "was trained for 1 minutes"),
+    ],
+)
+def test_rejects_a_folder_of_other_trials(
+    changes: dict[str, Any],
+    message: str,
+    tiny_plan: Callable[..., SweepPlan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trial = tiny_plan().known_trials()[0]
     folder = run_folder(tmp_path, trial.name)
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(write_yaml(trial.config.change(optimizer={"lr": 0.7})))
+    (folder / "config.yaml").write_text(write_yaml(trial.config.change(**changes)))
     monkeypatch.setattr(module, "ray_session", None)
-    with pytest.raises(ValueError, match=r"another sweep.*optimizer\.lr"):
+    with pytest.raises(ValueError, match=message):
         run(tiny_plan(), tmp_path)
 
 
@@ -118,7 +133,7 @@ def test_a_status_that_cannot_be_written_stops_no_other_trial(
     (tmp_path / "status" / f"{bad.name}.json").mkdir(parents=True)  # as on a full disk: writing raises OSError
     with pytest.raises(OSError, match=r"seed=0\.json"):
         run(plan, tmp_path)
-    assert state_of(tmp_path, good.name, budget=plan.budget, metric=plan.metric).status == "done"
+    assert trial_state(tmp_path, good.name, plan).status == "done"
 
 
 @pytest.mark.parametrize("module", ["optuna", "ray.tune"])
@@ -131,17 +146,23 @@ def test_without_the_extra_one_sentence_names_it(
 
 
 @pytest.mark.parametrize(
-    ("cores", "gpus", "parallel", "trials", "expected"),
+    ("nodes", "parallel", "trials", "expected"),
     [
-        (2, 0.0, None, 9, {"cpu": 1, "gpu": 0}),
-        (16, 0.0, None, 3, {"cpu": 5, "gpu": 0}),
-        (16, 0.0, 4, 9, {"cpu": 4, "gpu": 0}),
-        (16, 1.0, None, 9, {"cpu": 8, "gpu": 1.0}),
-        (16, 1.0, 3, 9, {"cpu": 5, "gpu": 0.333}),
-        (16, 8.0, 4, 9, {"cpu": 4, "gpu": 2.0}),
+        ([(2, 0)], None, 9, {"cpu": 1, "gpu": 0}),
+        ([(8, 0), (8, 0)], None, 3, {"cpu": 5, "gpu": 0}),
+        ([(8, 0), (8, 0)], None, 1, {"cpu": 8, "gpu": 0}),
+        ([(16, 1)], 3, 9, {"cpu": 5, "gpu": 0.333}),
+        ([(16, 8)], 4, 9, {"cpu": 4, "gpu": 1.0}),
     ],
 )
-def test_what_there_is_is_shared_equally(
-    cores: int, gpus: float, parallel: int | None, trials: int, expected: dict[str, float]
+def test_divides_cores_and_gpus_among_trials(
+    nodes: list[tuple[int, int]],
+    parallel: int | None,
+    trials: int,
+    expected: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert shared(cores, gpus, parallel=parallel, largest=8, trials=trials) == expected
+    ray = pytest.importorskip("ray")
+    resources = [{"Alive": True, "Resources": {"CPU": cores, "GPU": gpus}} for cores, gpus in nodes]
+    monkeypatch.setattr(ray, "nodes", lambda: resources)
+    assert divide_resources(parallel=parallel, trials=trials, device="auto") == expected

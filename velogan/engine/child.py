@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any
 
+from velogan.engine.processes import child_environment
+
 _PARENT_DIES = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 
 
@@ -23,10 +25,16 @@ def ask(
     Returns the exit code (below zero: the signal that it died of) and the answer, which has an `error` where the work
     failed, and is empty where the process was killed.
     """
-    command = [sys.executable, "-m", module]
+    command = [sys.executable, "-P", "-m", module]
     # a session of its own: Ctrl-C in the terminal is for this process, which stops its children itself
     child = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, start_new_session=True
+        command,
+        env=child_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=said,
+        text=True,
+        start_new_session=True,
     )
     try:
         printed, _ = child.communicate(json.dumps({**request, "cores": cores, "parent": os.getpid()}))

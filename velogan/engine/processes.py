@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 
 class EndOfRun(Exception):
@@ -58,3 +59,9 @@ def available_cores() -> list[int]:
 def default_threads() -> int:
     """Return the number of cores that this process may use."""
     return len(available_cores())
+
+
+def child_environment() -> dict[str, str]:
+    """Return an environment for child processes in which a folder `velogan` elsewhere does not hide this package."""
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

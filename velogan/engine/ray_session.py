@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from velogan.engine.processes import default_threads
+from velogan.engine.processes import child_environment, default_threads
 from velogan.files import install
 
 QUIET = {
@@ -31,6 +31,9 @@ QUIET = {
 
 MIN_STORE_BYTES = 100 * 2**20
 """Minimum size of Ray's object store."""
+
+MAX_TEMP_DIR = 18
+"""Maximum length of the path of the temporary folder: macOS allows 103 bytes for a socket, and Ray's names are long."""
 
 
 def require_ray(extra: str, *modules: str, user: str) -> None:
@@ -59,7 +62,7 @@ def ray_session(address: str | None, *, memory: int = 0) -> Iterator[None]:
         yield
         return
     logging.getLogger("ray").setLevel(logging.ERROR)
-    folder = Path(tempfile.mkdtemp(prefix="velogan-ray-"))
+    folder = Path(tempfile.mkdtemp(prefix="velogan-ray-", dir=_short_temp_dir()))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -69,6 +72,12 @@ def ray_session(address: str | None, *, memory: int = 0) -> Iterator[None]:
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _short_temp_dir() -> str:
+    """Return the folder for temporary files, or /tmp if its path is too long for the names of Ray's sockets."""
+    folder = tempfile.gettempdir()
+    return folder if len(folder) <= MAX_TEMP_DIR else "/tmp"
 
 
 def _initialize(address: str | None, folder: Path, memory: int) -> None:
@@ -81,6 +90,7 @@ def _initialize(address: str | None, folder: Path, memory: int) -> None:
         except ConnectionError as error:
             raise ValueError(f"--address {address}: no Ray answers there ({str(error).splitlines()[0]})") from None
         return
+    os.environ.update(child_environment())
     options |= {"num_cpus": default_threads(), "include_dashboard": False, "_temp_dir": str(folder)}
     try:
         ray.init(address="local", object_store_memory=memory, **options)

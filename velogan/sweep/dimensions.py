@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict
@@ -108,8 +108,9 @@ def _parse_range(field: str, low: str, high: str, log: str | None) -> Dimension:
 def _takes_integers(field: str) -> bool:
     """Return whether a field of the configuration takes integers only; of `method`, in all methods that have it."""
     section, _, name = field.rpartition(".")
-    models = METHODS.values() if section.startswith("method") else [type(getattr(Config(), section, None))]
-    fields = [model.model_fields[name] for model in models if name in getattr(model, "model_fields", ())]
+    models: Iterable[Any] = [getattr(Config.model_fields.get(section), "annotation", Config)]
+    models = METHODS.values() if section.startswith("method") else models
+    fields = [model.model_fields[name] for model in models if name in model.model_fields]
     types = [get_args(field.annotation) or (field.annotation,) for field in fields]
     return bool(types) and all(int in options and float not in options for options in types)
 

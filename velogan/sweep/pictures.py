@@ -34,8 +34,8 @@ def held_out_pictures(
 ) -> dict[str, dict[str, Any]]:
     """Return, by setting, its best `run` and the `pairs` of held-out images, the same for all settings.
 
-    The averaged generators of the run's `checkpoint` translate them. `pairs` is empty, and `print_line` gets the reason, if a
-    run has no held-out images or they cannot be translated.
+    The averaged generators of the run's `checkpoint` translate them. If a run has no held-out images or cannot
+    translate them, `pairs` is empty and `print_line` gets the reason.
     """
     runs = _best_runs(result)
     opened: dict[str, tuple[Config, dict[str, Domain]]] = {}

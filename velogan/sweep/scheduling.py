@@ -62,6 +62,7 @@ def run_trials(
     Tune runs in a worker, because this process is not part of a cluster at ray://. Raises OSError if it fails.
     """
     import ray
+    from ray.exceptions import RayError
 
     count = len(trials) or (plan.trials or 0) * plan.seeds
     device = next(iter(plan.bases.values())).engine.device
@@ -72,7 +73,7 @@ def run_trials(
         step()
     try:
         ray.get(task)
-    except ray.exceptions.RayError as error:
+    except RayError as error:
         if isinstance(cause := getattr(error, "cause", None), OSError):
             raise cause from None
         raise OSError(f"Ray Tune failed: {str(error).strip().splitlines()[-1]}") from None

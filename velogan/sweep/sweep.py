@@ -113,10 +113,11 @@ def sweep(
 def check_plan(plan: SweepPlan, out: Path | None) -> list[Trial]:
     """Return the known trials. Raises ValueError if they do not fit the images, or the contents of the folder `out`."""
     trials = plan.known_trials()
-    if out and plan.search == "optuna" and (out / "trials").exists():
+    if plan.search == "optuna" and out and (out / "trials").exists():
         raise ValueError(f"{out} holds trials, and --search optuna does not resume: choose a new --out")
-    for trial in trials if out else ():
-        _check_folder(run_folder(out, trial.name), trial, out)
+    if out:
+        for trial in trials:
+            _check_folder(run_folder(out, trial.name), trial, out)
     _check_metric(plan, trials)
     return trials
 
