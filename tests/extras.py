@@ -169,6 +169,7 @@ def _runs(environment: Path, command: str, folder: Path) -> None:
     env = os.environ | {
         "HF_HUB_CACHE": str(folder / "hf"),
         "HF_HUB_OFFLINE": "1",
+        "WANDB_MODE": "offline",
         "XDG_CACHE_HOME": str(folder / "cache"),
     }
     env.pop("PYTHONPATH", None)
