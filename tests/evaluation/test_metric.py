@@ -62,8 +62,7 @@ def check(config: Config, metric: str) -> None:
 
 def measured(config: Config, metric: str, **nets: nn.Module) -> dict[str, Any]:
     views = InferenceGenerators({"a2b": nn.Identity(), "b2a": nn.Identity()} | nets)  # pyright: ignore[reportArgumentType]
-    how = {"data": config.data, "device": "cpu", "bf16": False, "metric": parse_metric(metric)}
-    return MetricValidation(config.method, config.spec, find_sources(config.data), views, **how).score()
+    return MetricValidation(config, find_sources(config.data), views, metric=parse_metric(metric)).score()
 
 
 @pytest.mark.parametrize(
@@ -146,8 +145,7 @@ def test_pairs_are_each_others_truth(pairs: Config) -> None:
 
 def _validation(config: Config, net: nn.Module) -> Validation:
     views = InferenceGenerators({"a2b": net, "b2a": nn.Identity()})
-    how = {"data": config.data, "device": "cpu", "bf16": False}
-    return Validation(config.method, config.spec, find_sources(config.data), views, **how)
+    return Validation(config, find_sources(config.data), views)
 
 
 @pytest.mark.parametrize("metric", ["psnr_object_db", "ssim_object_b2a", "sliced_wasserstein", "distance"])

@@ -68,8 +68,7 @@ def _validation(config: Config, there: float, back: float) -> Validation:
 
 
 def _looking(config: Config, views: InferenceGenerators) -> Validation:
-    how = {"data": config.data, "device": "cpu", "bf16": False}
-    return Validation(config.method, config.spec, find_sources(config.data), views, **how)
+    return Validation(config.change(engine={"device": "cpu"}), find_sources(config.data), views)
 
 
 @pytest.fixture
@@ -228,7 +227,7 @@ def test_a_discriminator_that_wins_is_told_without_held_out_pictures(config: Con
     rules = ("G_*:lr=1e-9", "D_*:lr=1e-2,schedule=constant")
     config = config.change(train=train, optimizer={"rules": rules}, data={"validation": 0})
     _train(config, tmp_path / "run", said)
-    assert any("train.patience=2 has no score to wait for" in line for line in said)
+    assert any("train.patience=2 has no effect without scores" in line for line in said)
     told = [line for line in said if "tells every translation from real images" in line]
     assert told
     assert "a lower rate (optimizer.rules D_" in told[0]
@@ -351,7 +350,7 @@ def test_a_run_ends_when_the_score_has_waited_for_long_enough(
     for starts in range(2):  # the second finds that it has ended
         result = _train(config, tmp_path / "run", said := [])
         assert (result.images_seen, result.finished) == (8, True)
-        ended = "train.patience=2 ended this run at 8 images; --train.patience 0, or a larger one, goes on"
+        ended = "train.patience=2 ended this run at 8 images; --train.patience 0, or a larger one, resumes it"
         assert (ended in said) == (starts == 1)
     assert _train(config.change(train={"patience": 3, "length": "10 images"}), tmp_path / "run").images_seen == 10
 

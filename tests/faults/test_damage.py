@@ -49,7 +49,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(file: str, how: s
     assert code == 0, said
     assert str(path.parent) in said
     assert "checkpoint 000000006 is not used" in said
-    assert "continuing" in said
+    assert "resuming" in said
     assert "at 4 images" in said
     assert same(run)
     assert [find_corruption(folder) for folder in list_checkpoints(run)] == ["", "", ""]
@@ -108,7 +108,7 @@ def test_a_damaged_best_is_refused_and_no_longer_the_mark_to_beat(run: Path, fla
         find_checkpoint(run, "best")
     code, said = velogan(flags(run))
     assert code == 0, said
-    assert f"{path} does not match its checksum: it was the best checkpoint" in said
+    assert f"{path} does not match its checksum: the best checkpoint is corrupt" in said
     assert read_best(run) is None
     assert same(run)
 

@@ -131,7 +131,7 @@ def test_training_goes_on_without_sample_pictures(disk, flags, velogan, same, tm
     disk.fill(leave=8192)  # takes the index, and not a picture
     code, said = velogan(flags(run, *more))
     assert code == 0, said
-    assert said.count("sample pictures cannot be written (No space left on device): going on without") == 1
+    assert said.count("sample pictures cannot be written (No space left on device): training continues without") == 1
     assert sorted(path.name for path in disk.path.iterdir()) == ["ballast", "index.json"]
     assert same(run)
 

@@ -86,7 +86,7 @@ def test_a_folder_becomes_a_run_that_translates_and_trains_on(tmp_path: Path, pr
     torch.testing.assert_close(_weights(run, "G_B.ema")["model.1.weight"], nets["G_B"].state_dict()["model.1.weight"])
     code, result, err = print_line(*train, "--images", "2", "--optimizer.lr", "1e-12")
     assert (code, result["images_seen"]) == (0, 2), err
-    assert "continuing" in err
+    assert "resuming" in err
     assert "starts with" not in err
 
 

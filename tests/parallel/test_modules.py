@@ -216,7 +216,7 @@ def test_without_ray_the_extra_is_named(tiny, tmp_path: Path, monkeypatch: pytes
 
 
 def test_nobody_else_takes_the_setting_for_nothing(tiny, tmp_path: Path):
-    with Display(quiet=True) as display, pytest.raises(ValueError, match="which `velogan train` alone starts"):
+    with Display(quiet=True) as display, pytest.raises(ValueError, match="supported by `velogan train` only"):
         run.train(tiny(every="1 epoch"), tmp_path / "run", display=display, origin={})
 
 

@@ -82,4 +82,4 @@ def test_a_lost_node_loses_no_trial(cluster: Any, tiny_plan: Callable[..., Sweep
         over.set()
         loser.join()
     assert len(moved) == 1
-    assert "continuing" in (tmp_path / "status" / f"{moved[0]}.log").read_text()
+    assert "resuming" in (tmp_path / "status" / f"{moved[0]}.log").read_text()

@@ -54,7 +54,7 @@ def test_a_killed_sweep_goes_on_and_leaves_nothing_behind_when_it_is_interrupted
         _until(lambda: not pids_of(os.getpid()))
         after = _saved(tmp_path)
         for name, images in before.items():
-            assert f"continuing {tmp_path / 'trials' / name} at {images} images" in (
+            assert f"resuming {tmp_path / 'trials' / name} at {images} images" in (
                 (tmp_path / "status" / f"{name}.log").read_text()
             )
             assert images < after[name] < 200

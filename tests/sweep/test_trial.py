@@ -27,7 +27,7 @@ def test_reports_scores_and_trains_on_with_a_longer_budget(tiny_plan: Callable[.
     assert trial_state(tmp_path, "seed=0", tiny_plan(images=8)).status == "waiting"
     longer = start(tmp_path, tiny_plan(images=8))
     assert (longer.status, longer.images) == ("done", 8)
-    assert "continuing" in (tmp_path / "status" / "seed=0.log").read_text()
+    assert "resuming" in (tmp_path / "status" / "seed=0.log").read_text()
 
 
 def test_reports_why_a_trial_failed(tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_any_channels(a: int, b: int, tmp_path: Path, capsys: pytest.CaptureFixt
     assert f"generator.output: {'mask' if a == b else 'image'} (" in said
     assert ("discriminator.features: see three channels" in said) == (not {a, b} <= {1, 3})
     assert main([*words, "--images", "2"]) == 0
-    assert f"continuing {run} at 1 image" in capsys.readouterr().err
+    assert f"resuming {run} at 1 image" in capsys.readouterr().err
 
     for way, made in zip(GENERATOR_FILES, (b, a)):
         letter = way[0].upper()

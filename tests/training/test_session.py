@@ -104,7 +104,7 @@ def test_a_shorter_command_than_before_says_so_and_changes_nothing(train: Train,
     train(4)
     config, record = ((tmp_path / "run" / name).read_text() for name in ("config.yaml", "run.json"))
     assert "--images 4" in json.loads(record)["command"]
-    assert "has seen 4 images already, more than 2 images: nothing is trained" in train(2)
+    assert "has already seen 4 images, more than 2 images: nothing to train" in train(2)
     assert [(tmp_path / "run" / name).read_text() for name in ("config.yaml", "run.json")] == [config, record]
 
 
@@ -159,7 +159,7 @@ def test_curves_without_a_checkpoint_are_kept(train: Train, tmp_path: Path):
     curves = (tmp_path / "run/stats.jsonl").read_text()
     shutil.rmtree(tmp_path / "run/checkpoints")
     said = train(2)
-    assert "holds curves, but no checkpoint: beginning anew; these curves are kept in stats.before-1.jsonl" in said
+    assert "has a log but no checkpoint: starting from scratch; the log is saved as stats.before-1.jsonl" in said
     assert (tmp_path / "run/stats.before-1.jsonl").read_text() == curves
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from velogan.config import Config
 from velogan.data.config import DataConfig
 from velogan.data.rendered.apples2oranges import render_truth
 from velogan.data.sets.sources import DomainSource, Folder, Sources, cache_directory
@@ -115,23 +116,12 @@ class MetricValidation(Validation):
     resample. The best checkpoint of a run is chosen as by `Validation`.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        spec: Spec,
-        sources: Sources,
-        views: InferenceGenerators,
-        *,
-        data: DataConfig,
-        device: str,
-        bf16: bool,
-        metric: str,
-    ):
-        super().__init__(method, spec, sources, views, data=data, device=device, bf16=bf16)
+    def __init__(self, config: Config, sources: Sources, views: InferenceGenerators, *, metric: str):
+        super().__init__(config, sources, views)
         self.metric, self._resampled = metric, dict[Direction, Tensor]()
         self.metric_base, self.metric_direction = _split_metric_name(metric.removeprefix(_PREFIX))
         if self.metric_base not in _ALWAYS_LOGGED and self.description:
-            self.scorer, self.domains = _open_scorer(sources, metric, data, device)
+            self.scorer, self.domains = _open_scorer(sources, metric, config.data, self.device)
 
     def score(self) -> dict[str, Any]:
         """Compute the metrics of `Validation`, the metric, and the list of its values over bootstrap resamples."""

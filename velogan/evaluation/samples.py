@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from velogan.config import Config
 from velogan.data.config import DataConfig
 from velogan.data.sets.cache import Domain
 from velogan.data.sets.loader import normalize_batch
@@ -29,27 +31,14 @@ class Sampler:
     A run that learns one direction has `-b2b.png` instead of `-b2a.png`: images of B through the generator to B, which
     should not change them.
 
-    `data`: how images are preprocessed.
-    `device`, `bf16`: where translations are computed, and whether in bfloat16.
-    `count`: number of images of each domain.
-    `multiple`: number that their sides must be divisible by.
+    They are translated by the generators of `views`, on the device and in the precision of `config`.
     """
 
-    def __init__(
-        self,
-        run: Path,
-        sources: Sources,
-        views: InferenceGenerators,
-        *,
-        data: DataConfig,
-        device: str,
-        bf16: bool,
-        count: int,
-        multiple: int,
-        log: Log,
-    ):
-        self.folder, self.views, self.log = run / "samples", views, log
-        self.options, self.context_slices = {"device": device, "bf16": bf16}, data.context_slices
+    def __init__(self, config: Config, sources: Sources, views: InferenceGenerators, *, folder: Path, log: Log):
+        self.folder, self.views, self.log = folder, views, log
+        self.options: Any = {"device": config.engine.device, "bf16": config.engine.precision == "bf16"}
+        self.context_slices = config.data.context_slices
+        data, count, multiple = config.data, config.train.samples, config.spec.multiple
         from_b = "b2a" if "b2a" in views.generators else "b2b"
         self.examples = {
             "a2b": _load_examples(sources.a, sources.b, data, count, multiple),

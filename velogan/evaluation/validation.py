@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from velogan.data.config import DataConfig
+from velogan.config import Config
 from velogan.data.sets.loader import window
 from velogan.data.sets.sources import FEWEST, Sources
 from velogan.evaluation.features import JUDGE
 from velogan.evaluation.images import open_for_evaluation
 from velogan.evaluation.samples import center_crops, common_size, translate_for_grid
-from velogan.methods.base import InferenceGenerators, Method, Spec
+from velogan.methods.base import InferenceGenerators
 from velogan.metrics.failures import failure_signs
 from velogan.metrics.sliced import feature_map_distance, sliced_wasserstein
 from velogan.networks.pretrained import LITE_SHA256, find_lite, frozen_features, to_three_channels
@@ -48,19 +48,10 @@ class Validation:
     `description` says which images are scored; it is empty if there are none, and `disabled_reason` says why.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        spec: Spec,
-        sources: Sources,
-        views: InferenceGenerators,
-        *,
-        data: DataConfig,
-        device: str,
-        bf16: bool,
-    ):
-        self.method, self.spec, self.views, self.data = method, spec, views, data
-        self.device, self.bf16 = device, bf16
+    def __init__(self, config: Config, sources: Sources, views: InferenceGenerators):
+        self.method, self.spec, self.views = config.method, config.spec, views
+        self.device, self.bf16 = config.engine.device, config.engine.precision == "bf16"
+        data, spec = config.data, config.spec
         self.features = _choose_features(
             {config.features for config in spec.discriminators.values() if "projected" in config.network}
         )

@@ -32,7 +32,7 @@ from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.scheduling import require_tune, run_trials
 from velogan.sweep.trial import TrialState, read_status, resampled_scores, run_folder, status_file, trial_state
 from velogan.sweep.verdict import verdicts
-from velogan.training.run_folder import RunFolder
+from velogan.training.run_folder import open_run
 
 Rows = list[tuple[Trial, TrialState]]
 
@@ -177,7 +177,7 @@ def identity_score(metric: str, trials: Sequence[Mapping[str, Any]]) -> float | 
 def _check_folder(run: Path, trial: Trial, out: Path) -> None:
     """Raise ValueError if the folder of a trial holds a run with another configuration or a longer one."""
     try:
-        RunFolder.open(run, trial.config, print_line=lambda text: None)
+        open_run(run, trial.config)
     except ValueError as error:
         raise ValueError(f"{out} holds the trials of another sweep: choose a new --out ({error})") from None
     if (run / "config.yaml").exists():

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from velogan.config import Config
 from velogan.data.sets.pair import Data
 from velogan.engine.config import EngineConfig
 from velogan.engine.distributed import DistributedContext
+from velogan.networks.reference import RecognisedNetwork
+from velogan.observe.progress import Display
 from velogan.types import Decision
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """A prepared run; the same on all ranks but for `distributed` and the threads in `config`.
+    """A prepared run; the same on all ranks but for `distributed`, `initial_weights` and the threads in `config`.
 
+    folder: the run folder, which rank 0 writes
     requested: the requested configuration, with the batch size and the images' channels filled in
     config: the same with the resolved engine of this process
     engine: the resolved engine settings of rank 0, which are recorded
@@ -23,8 +27,11 @@ class RunContext:
     engine_change: why the engine settings of a resumed run changed; empty if they did not
     data: the training images
     preparation_s: seconds spent on preparing the images, which are not part of a length in minutes
+    initial_weights: networks, by role, that a new run starts with, on rank 0
     """
 
+    folder: Path
+    display: Display
     distributed: DistributedContext
     requested: Config
     config: Config
@@ -33,3 +40,4 @@ class RunContext:
     engine_change: str
     data: Data
     preparation_s: float
+    initial_weights: Mapping[str, RecognisedNetwork]

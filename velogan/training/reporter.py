@@ -1,4 +1,4 @@
-"""The output of a training besides its checkpoints: log, progress, sample grids, page, and messages."""
+"""What a training writes besides checkpoints: log, progress, sample grids, page, and messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from velogan.engine.duration import Length
 from velogan.engine.trainer import Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.files import pluralize
@@ -16,16 +15,16 @@ from velogan.report import write_report
 from velogan.report.failures import ENDED, describe_improvement, find_failures
 
 FORECAST_S = 60.0
-"""Seconds of training after which a run says what to expect."""
+"""Seconds of training after which the length and the expected result are reported."""
 
 
 class Reporter:
     """Writes the log of a training and shows its progress; reports each problem once."""
 
-    def __init__(self, folder: Path, trainer: Trainer, log: Log, *, length: Length, display: Display):
+    def __init__(self, folder: Path, trainer: Trainer, log: Log, *, display: Display):
         self._folder, self._trainer, self._log = folder, trainer, log
-        self._length, self._print_line = length, display.print_line
-        self._bar = display.training(length.total)
+        self._print_line = display.print_line
+        self._bar = display.training(trainer.length.total)
         self._started_at = trainer.clock.seconds
         self._already_reported: set[str] = set()
 
@@ -44,11 +43,8 @@ class Reporter:
         if trainer.step.scale is not None:
             row["loss_scale"] = float(trainer.step.scale.factor)
         self._log.write(row)
-        total = self._length.total
-        if total is None:
-            left_s: float | None = max(self._length.span.amount * 60 - clock.seconds, 0.0)
-        else:
-            left_s = clock.eta(max(total - images, 0))
+        total, length_s = trainer.length.total, trainer.length.seconds
+        left_s = clock.eta(max((total or 0) - images, 0)) if length_s is None else max(length_s - clock.seconds, 0.0)
         self._bar.update(images, images_per_s=speed, eta_s=left_s, losses=_total_losses(losses))
         if clock.seconds - self._started_at >= FORECAST_S and "forecast" not in self._already_reported:
             self._report_once("forecast", forecast(images, images_per_s=speed, total=total, left_s=left_s))
@@ -58,7 +54,7 @@ class Reporter:
         self._log.write({**self._progress_fields(images), **scores, **({ENDED: True} if is_final else {})})
 
     def report_failures(self, *, is_final: bool) -> None:
-        """Report signs in the log that the training fails; at its end, what it has gained."""
+        """Report signs of failure in the log; at the end, the improvement over the unchanged input."""
         stats = read_stats(self._folder)
         for failure in find_failures(stats):
             since = pluralize(failure.since, "image")
@@ -75,12 +71,12 @@ class Reporter:
         self._try_write("sample pictures", sampler.write, images)
 
     def _try_write(self, name: str, write: Callable[..., object], *arguments: Any) -> None:
-        """Call what writes files that can be written again; on OSError, report it once and continue."""
+        """Call `write`, which writes files that can be regenerated; on OSError, report it once and continue."""
         try:
             write(*arguments)
         except OSError as error:
             reason = error.strerror or error
-            self._report_once(name, f"{self._folder}: {name} cannot be written ({reason}): going on without")
+            self._report_once(name, f"{self._folder}: {name} cannot be written ({reason}): training continues without")
 
     def _report_once(self, subject: str, text: str) -> None:
         if subject not in self._already_reported:
@@ -88,16 +84,13 @@ class Reporter:
             self._print_line(text)
 
     def _progress_fields(self, images: int) -> dict[str, Any]:
-        """Return the three axes of a row of the log."""
-        return {
-            "images": images,
-            "epoch": images / self._trainer.images_per_epoch,
-            "seconds": self._trainer.clock.seconds,
-        }
+        """Return the fields of every row of the log: images, epoch and seconds."""
+        trainer = self._trainer
+        return {"images": images, "epoch": images / trainer.images_per_epoch, "seconds": trainer.clock.seconds}
 
 
 def _total_losses(losses: Mapping[str, float]) -> dict[str, float]:
-    """Return the total loss of each phase, by the initials of its name if no other phase has the same ones."""
+    """Return the total loss of each phase, by the initials of its name if they are unique."""
     totals = {name.split("/")[0]: value for name, value in losses.items() if name.endswith("/total")}
     initials = {name: "".join(word[0] for word in name.split("_")).upper() for name in totals}
     unique = {name for name in totals if [*initials.values()].count(initials[name]) == 1}

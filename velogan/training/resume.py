@@ -10,9 +10,9 @@ from typing import Any
 from torch import nn
 
 from velogan.config import read_config, write_yaml
-from velogan.engine.duration import parse_length
 from velogan.engine.trainer import Trainer
 from velogan.files import pluralize, write_text
+from velogan.methods.base import Role
 from velogan.store.checkpoint import (
     find_corruption,
     has_only_weights,
@@ -23,66 +23,61 @@ from velogan.store.checkpoint import (
     read_best,
     restore_hidden,
 )
-from velogan.store.record import write_record
+from velogan.store.record import read_record, write_record
 from velogan.training.context import RunContext
 from velogan.training.record import add_engine, create_record, find_changed_domains, format_decisions, read_engine
-from velogan.training.run_folder import RunFolder
+from velogan.training.weights import checkpoint_networks
 
 
 def start_or_resume(
-    folder: RunFolder,
-    context: RunContext,
-    trainer: Trainer,
-    *,
-    networks: Mapping[str, nn.Module],
-    origin: Mapping[str, Any],
+    context: RunContext, trainer: Trainer, roles: Mapping[str, Role], *, origin: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
     """Load the newest valid checkpoint if there is one; write `config.yaml` and `run.json`.
 
     Return the trainer's state in the checkpoint, None if the training starts from scratch.
 
-    networks: the networks of the run by the names of their files in a checkpoint
+    roles: the networks of the run
     origin: the `preset` and `command` of the run, and what was `changed` in the preset
     """
-    restore_hidden(folder.path)
-    checkpoint, damaged = latest_valid_checkpoint(folder.path)
-    _set_damaged_aside(folder, damaged)
+    folder, print_line = context.folder, context.display.print_line
+    record = read_record(folder)
+    restore_hidden(folder)
+    checkpoint = _find_checkpoint(context)
     state = None
     if checkpoint and not has_only_weights(checkpoint):
-        state = _load(checkpoint, trainer, networks)
-        folder.print_line(f"continuing {folder.path} at {pluralize(trainer.images, 'image')}")
-        _report_world_size_change(folder, context, previous=1 + len(state.get("others", ())))
+        state = _load(checkpoint, trainer, checkpoint_networks(context.config, roles, trainer.ema.nets))
+        print_line(f"resuming {folder} at {pluralize(trainer.images, 'image')}")
+        _report_world_size_change(context, previous=1 + len(state.get("others", ())))
     if checkpoint is None:
-        _archive_orphaned_stats(folder)
-    is_longer = _is_already_past_length(folder, context, trainer)
+        _archive_orphaned_stats(context)
+    is_longer = _is_already_past_length(context, trainer)
     if not is_longer:
-        write_text(folder.path / "config.yaml", write_yaml(context.requested))
+        write_text(folder / "config.yaml", write_yaml(context.requested))
     is_resumed = state is not None
-    record = dict(folder.record)
     if is_resumed and not is_longer and origin.get("command"):  # the command that repeats the run as long as it is now
         record["command"] = origin["command"]
-        write_record(folder.path, record)
+        write_record(folder, record)
     if "data" not in record:
         record = {**create_record(origin, context.data), **record}
     if is_resumed and (changed := find_changed_domains(record, context.data)):
-        folder.print_line(
-            f"the pictures of domain {' and '.join(changed)} have changed since this run began: continuing with the "
-            "new ones"
-        )
-    _record_engine(folder, context, trainer, record)
+        print_line(f"the images of domain {' and '.join(changed)} have changed since this run started")
+    _record_engine(context, trainer, record)
     return state
 
 
-def _set_damaged_aside(folder: RunFolder, damaged: Mapping[Path, str]) -> None:
-    """Hide the `damaged` checkpoints, and the best one if it is damaged."""
-    marked = read_best(folder.path)
-    best = folder.path / "checkpoints" / marked["checkpoint"] if marked else None
-    if best and (problem := damaged.get(best) or find_corruption(best)):
-        folder.print_line(f"{problem}: it was the best checkpoint, and the next one that scores is taken for the best")
-        damaged = {**damaged, best: problem}
-    for checkpoint, problem in damaged.items():
-        folder.print_line(f"{problem}: checkpoint {checkpoint.name} is not used")
-        hide_checkpoint(checkpoint)
+def _find_checkpoint(context: RunContext) -> Path | None:
+    """Return the newest valid checkpoint; hide corrupt ones, and the best one if it is corrupt."""
+    folder, print_line = context.folder, context.display.print_line
+    checkpoint, corrupt = latest_valid_checkpoint(folder)
+    marked = read_best(folder)
+    best = folder / "checkpoints" / marked["checkpoint"] if marked else None
+    if best and (problem := corrupt.get(best) or find_corruption(best)):
+        print_line(f"{problem}: the best checkpoint is corrupt; the next scored checkpoint becomes the best")
+        corrupt = {**corrupt, best: problem}
+    for path, problem in corrupt.items():
+        print_line(f"{problem}: checkpoint {path.name} is not used")
+        hide_checkpoint(path)
+    return checkpoint
 
 
 def _load(checkpoint: Path, trainer: Trainer, networks: Mapping[str, nn.Module]) -> Mapping[str, Any]:
@@ -96,60 +91,61 @@ def _load(checkpoint: Path, trainer: Trainer, networks: Mapping[str, nn.Module])
         trainer.clock.load_state_dict(clock)
     except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{checkpoint} holds another state than this run's ({type(error).__name__}: {str(error)[:300]}): put its "
-            "own copy there, or move it away to continue from the one before"
+            f"{checkpoint} does not match this run ({type(error).__name__}: {str(error)[:300]}): restore the "
+            "right files, or move it away to resume from the previous checkpoint"
         ) from error
     return state
 
 
-def _report_world_size_change(folder: RunFolder, context: RunContext, *, previous: int) -> None:
+def _report_world_size_change(context: RunContext, *, previous: int) -> None:
+    """Report that the number of processes has changed since the checkpoint."""
     world, images = context.distributed.world_size, context.config.images_per_update
     if world != previous:
-        pools = "those of the others are not used" if world < previous else "the new ones with copies"
-        folder.print_line(
-            f"trained by {world} process{'es' if world > 1 else ''} from here on, before by {previous}: an update is "
-            f"of {pluralize(world * images, 'image')}, before of {previous * images}; each goes on with past "
-            f"translations of its own, {pools}"
+        pools = "image pools of the other ranks are dropped" if world < previous else "new ranks copy image pools"
+        context.display.print_line(
+            f"the number of processes changes from {previous} to {world}: an update is of "
+            f"{pluralize(world * images, 'image')} (was {previous * images}); {pools}"
         )
 
 
-def _archive_orphaned_stats(folder: RunFolder) -> None:
-    """Rename the log of a training that has left no checkpoint, and say so."""
-    file = folder.path / "stats.jsonl"
+def _archive_orphaned_stats(context: RunContext) -> None:
+    """Rename the log of a training that has left no checkpoint, and report it."""
+    file = context.folder / "stats.jsonl"
     if not file.is_file() or not file.stat().st_size:
         return
-    archive = next(path for n in count(1) if not (path := folder.path / f"stats.before-{n}.jsonl").exists())
+    archive = next(path for n in count(1) if not (path := file.with_name(f"stats.before-{n}.jsonl")).exists())
     write_text(archive, file.read_text())
-    folder.print_line(
-        f"{folder.path} holds curves, but no checkpoint: beginning anew; these curves are kept in {archive.name}"
+    context.display.print_line(
+        f"{context.folder} has a log but no checkpoint: starting from scratch; the log is saved as {archive.name}"
     )
 
 
-def _is_already_past_length(folder: RunFolder, context: RunContext, trainer: Trainer) -> bool:
-    """Return True if the run has seen more images than requested, and say so; then its length is kept."""
-    file, length = folder.path / "config.yaml", context.requested.train.length
-    requested = parse_length(length, images_per_epoch=trainer.images_per_epoch).total
-    is_past = requested is not None and requested < trainer.images
+def _is_already_past_length(context: RunContext, trainer: Trainer) -> bool:
+    """Return whether the run has seen more images than requested, and report it; then its length is unchanged."""
+    file, length = context.folder / "config.yaml", context.requested.train.length
+    total = trainer.length.total
+    is_past = total is not None and total < trainer.images
     is_past = is_past and file.is_file() and read_config(file).train.length != length
     if is_past:
-        folder.print_line(
-            f"{folder.path} has seen {pluralize(trainer.images, 'image')} already, more than {length}: nothing is "
-            "trained; a larger --images goes on"
+        context.display.print_line(
+            f"{context.folder} has already seen {pluralize(trainer.images, 'image')}, more than {length}: nothing to "
+            "train; a larger --images resumes it"
         )
     return is_past
 
 
-def _record_engine(folder: RunFolder, context: RunContext, trainer: Trainer, record: Mapping[str, Any]) -> None:
+def _record_engine(context: RunContext, trainer: Trainer, record: Mapping[str, Any]) -> None:
     """Write the `record` with the engine settings, and report them, unless they are the previous ones."""
     engine, previous = context.engine, read_engine(record)
     free = {"threads"} if context.requested.engine.threads is None else set[str]()  # then they depend on the machine
     if previous and previous.model_dump(exclude=free) == engine.model_dump(exclude=free):
         return
+    lines = format_decisions(context.decisions)
     if context.engine_change:
         images = pluralize(trainer.images, "image")
-        folder.print_line(f"the engine settings change at {images}: {context.engine_change}")
-    for line in format_decisions(context.decisions):
-        folder.print_line(line)
+        lines.insert(0, f"the engine settings change at {images}: {context.engine_change}")
+    for line in lines:
+        context.display.print_line(line)
     record = add_engine(
         record,
         engine,
@@ -158,4 +154,4 @@ def _record_engine(folder: RunFolder, context: RunContext, trainer: Trainer, rec
         reason=context.engine_change,
         device=trainer.device,
     )
-    write_record(folder.path, record)
+    write_record(context.folder, record)

@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from velogan.config import Config, check_rules_match, fit_to_data, parse_config
+from velogan.config import Config, check_rules_match, fit_to_data
 from velogan.data.sets.pair import Data, open_data
+from velogan.engine.config import EngineConfig
 from velogan.engine.device import device_for
 from velogan.engine.distributed import DistributedContext, init_distributed
 from velogan.engine.duration import parse_length
@@ -33,9 +34,9 @@ from velogan.training.build import averaged_views, build_roles, build_trainer, l
 from velogan.training.context import RunContext
 from velogan.training.engine_settings import assign_threads, resolve_engine, resolve_engine_on_resume
 from velogan.training.resume import start_or_resume
-from velogan.training.run_folder import RunFolder
+from velogan.training.run_folder import initial_weights_path, is_fresh_start, open_run
 from velogan.training.session import Result, Session
-from velogan.training.weights import checkpoint_networks, find_initial_weights, load_initial_weights
+from velogan.training.weights import find_initial_weights, load_initial_weights
 from velogan.training.worker_ranks import check_same_images, run_worker_rank
 
 BuildValidation = Callable[..., Validation]
@@ -65,92 +66,78 @@ def train(
     """
     started_at = time.monotonic() if started_at is None else started_at
     if config.train.exchange_every is not None and training_context is None:
-        raise ValueError("train.exchange_every is for nodes, which `velogan train` alone starts: leave it out here")
+        raise ValueError("train.exchange_every is supported by `velogan train` only: remove it")
     with init_distributed(config.engine.device, process_timeout=config.train.process_timeout) as distributed:
+        opened = open_run(run, config) if distributed.is_main_process else None
+        requested, previous_engine = distributed.broadcast(opened)
+        context = prepare_run(requested, previous_engine, run, display=display, distributed=distributed)
         result = None
         if distributed.is_main_process:
-            result = _run_main_process(
-                RunFolder.open(run, config, print_line=display.print_line),
-                distributed,
-                display=display,
-                origin=origin,
-                build_validation=build_validation,
-                training_context=training_context,
-                started_at=started_at,
-            )
+            with lock_folder(run):
+                result = _run_main_process(context, origin, build_validation, training_context, started_at)
         else:
-            _run_worker(distributed, display, started_at)
+            trainer, _ = build_run(context)
+            trainer.broadcast_initial_state(None)
+            _start_clock(context, trainer, started_at)
+            run_worker_rank(context.config.train, trainer)
         return distributed.broadcast(result)
 
 
 def _run_main_process(
-    folder: RunFolder,
-    distributed: DistributedContext,
-    *,
-    display: Display,
+    context: RunContext,
     origin: Mapping[str, Any],
     build_validation: BuildValidation,
     training_context: TrainingContext | None,
     started_at: float,
 ) -> Result:
     """Train on rank 0."""
-    initial = folder.initial_weights_path
-    weights = find_initial_weights(initial) if initial else {}
-    context = prepare_run(distributed, display, folder)
-    with lock_folder(folder.path):
-        roles = _build_roles(context)
-        if initial:
-            display.print_line(load_initial_weights(context.config, roles, weights=weights, path=initial))
-        if folder.is_fresh_start:
-            load_pretrained(context.config.method, roles)  # after the initial weights, so that these do not replace it
-        trainer = build_run(context, roles)
-        networks = checkpoint_networks(context.config, roles, trainer.ema.nets)
-        state = start_or_resume(folder, context, trainer, networks=networks, origin=origin)
-        trainer.broadcast_initial_state(state)
-        _start_clock(trainer, context, started_at, display)
-        log = Log(folder.path, logger=context.config.train.logger, print_line=display.print_line)
-        log.truncate(trainer.images)
-        sampler, validation = _build_sampler_and_validation(folder.path, context, trainer, log, build_validation)
-        session = Session(folder, context, trainer, roles, log=log, display=display, validation=validation)
-        steps = nullcontext()
-        if training_context:
-            steps = training_context(context.config, trainer, folder.path, context.data)
-        with steps:
-            return session.run(sampler=sampler, architecture=_build_recorder(folder.path, context, trainer))
+    config, folder, sources = context.config, context.folder, context.data.sources
+    trainer, roles = build_run(context)
+    trainer.broadcast_initial_state(start_or_resume(context, trainer, roles, origin=origin))
+    _start_clock(context, trainer, started_at)
+    log = Log(folder, logger=config.train.logger, print_line=context.display.print_line)
+    log.truncate(trainer.images)
+    views = averaged_views(config, trainer.ema.nets)
+    sampler = Sampler(config, sources, views, folder=folder / "samples", log=log) if config.train.samples else None
+    session = Session(context, trainer, roles, log=log, validation=build_validation(config, sources, views))
+    with training_context(config, trainer, folder, context.data) if training_context else nullcontext():
+        return session.run(sampler=sampler, architecture=_build_recorder(context, trainer))
 
 
-def _run_worker(distributed: DistributedContext, display: Display, started_at: float) -> None:
-    """Train on a rank other than 0."""
-    context = prepare_run(distributed, display)
-    trainer = build_run(context, _build_roles(context))
-    trainer.broadcast_initial_state(None)
-    _start_clock(trainer, context, started_at, display)
-    run_worker_rank(context.config, trainer)
+def prepare_run(
+    requested: Config,
+    previous_engine: EngineConfig | None,
+    run: Path,
+    *,
+    display: Display,
+    distributed: DistributedContext,
+) -> RunContext:
+    """Open the images and resolve the configuration, equally on all ranks.
 
-
-def prepare_run(distributed: DistributedContext, display: Display, folder: RunFolder | None = None) -> RunContext:
-    """Open the training images and resolve the configuration. Only rank 0 has a `folder`; it broadcasts the choices."""
-    opened = (folder.config.model_dump(), folder.previous_engine) if folder else None
-    tree, previous_engine = distributed.broadcast(opened)
-    config = parse_config(tree)
+    previous_engine: the engine settings of the run so far; None for a new run
+    """
+    initial = initial_weights_path(run, requested) if distributed.is_main_process else None
+    initial_weights = find_initial_weights(initial) if initial else {}
     if previous_engine is None:  # before minutes of preparing images
-        device_for(config.engine)
-        check_rules_match(config)
-    preparation_started_at = time.monotonic()
+        device_for(requested.engine)
+        check_rules_match(requested)
+    started_at = time.monotonic()
     data = distributed.main_process_first(
-        lambda: open_data(config.data, task=display.task, print_line=display.print_line)
+        lambda: open_data(requested.data, task=display.task, print_line=display.print_line)
     )
-    preparation_s = time.monotonic() - preparation_started_at
+    preparation_s = time.monotonic() - started_at
     check_same_images(distributed, data)
-    requested, channel_decisions = fit_to_data(config, data.channels, data.shapes(config.data))
+    requested, channel_decisions = fit_to_data(requested, data.channels, data.shapes(requested.data))
     requested, batch_decisions = resolve_auto_batch_size(requested, data, distributed)
     resolved = None
-    if folder and previous_engine:
+    if distributed.is_main_process and previous_engine:
         resolved = resolve_engine_on_resume(requested, previous_engine, processes=distributed.world_size)
-    elif folder:
+    elif distributed.is_main_process:
         resolved = (*resolve_engine(requested, processes=distributed.world_size), "")
     engine, engine_decisions, engine_change = distributed.broadcast(resolved)
     return RunContext(
+        folder=run,
+        display=display,
         distributed=distributed,
         requested=requested,
         config=requested.model_copy(update={"engine": assign_threads(distributed, requested.engine, engine)}),
@@ -159,53 +146,47 @@ def prepare_run(distributed: DistributedContext, display: Display, folder: RunFo
         engine_change=engine_change,
         data=data,
         preparation_s=preparation_s,
+        initial_weights=initial_weights,
     )
 
 
-def _build_roles(context: RunContext) -> dict[str, Role]:
-    config = context.config
-    return build_roles(config.method, config.spec, seed=config.train.seed, colours=context.data.colours)
+def build_run(context: RunContext) -> tuple[Trainer, dict[str, Role]]:
+    """Build the trainer of a prepared run, and its networks by role; a new run may start with weights of another one.
+
+    Raises ValueError if the schedule does not fit the run's length.
+    """
+    config, folder = context.config, context.folder
+    roles = build_roles(config.method, config.spec, seed=config.train.seed, colours=context.data.colours)
+    if context.distributed.is_main_process:
+        if path := initial_weights_path(folder, config):
+            line = load_initial_weights(config, roles, weights=context.initial_weights, path=path)
+            context.display.print_line(line)
+        if is_fresh_start(folder):
+            load_pretrained(config.method, roles)  # after the initial weights, so that these do not replace it
+    trainer = build_trainer(config, context.data, roles=roles, distributed=context.distributed)
+    trainer.set_length(parse_length(config.train.length, images_per_epoch=trainer.images_per_epoch))
+    return trainer, roles
 
 
-def build_run(context: RunContext, roles: Mapping[str, Role]) -> Trainer:
-    """Build the trainer of a prepared run."""
-    return build_trainer(context.config, context.data, roles=roles, distributed=context.distributed)
-
-
-def _start_clock(trainer: Trainer, context: RunContext, started_at: float, display: Display) -> None:
-    """Count the time since `started_at` in a run in minutes, but for the preparation of images."""
-    length = parse_length(context.config.train.length, images_per_epoch=trainer.images_per_epoch)
-    if length.seconds is None:
+def _start_clock(context: RunContext, trainer: Trainer, started_at: float) -> None:
+    """Count the time since `started_at` in a run in minutes, except the preparation of images."""
+    length_s, prepared = trainer.length.seconds, context.preparation_s
+    if length_s is None:
         return
-    prepared = context.preparation_s
     trainer.clock.start(ago=time.monotonic() - started_at - prepared)
-    excluded = f"; the {duration(prepared)} of preparing pictures do not count" if prepared >= 1 else ""
-    left = duration(max(length.seconds - trainer.clock.seconds, 0.0))
-    display.print_line(f"ends in {left}, the last checkpoint and page included{excluded}")
+    excluded = f"; the {duration(prepared)} of preparing images do not count" if prepared >= 1 else ""
+    left = duration(max(length_s - trainer.clock.seconds, 0.0))
+    context.display.print_line(f"ends in {left}, the last checkpoint and page included{excluded}")
 
 
-def _build_sampler_and_validation(
-    folder: Path, context: RunContext, trainer: Trainer, log: Log, build_validation: BuildValidation
-) -> tuple[Sampler | None, Validation]:
-    """Build the writer of sample grids (None if disabled) and the scorer of checkpoints; both use the EMA weights."""
-    config, sources = context.config, context.data.sources
-    views = averaged_views(config, trainer.ema.nets)
-    options: dict[str, Any] = {"data": config.data, "device": config.engine.device}
-    options["bf16"] = config.engine.precision == "bf16"
-    sampler = None
-    if count := config.train.samples:
-        sampler = Sampler(folder, sources, views, count=count, multiple=config.spec.multiple, log=log, **options)
-    return sampler, build_validation(config.method, config.spec, sources, views, **options)
-
-
-def _build_recorder(folder: Path, context: RunContext, trainer: Trainer) -> ArchitectureRecorder | None:
+def _build_recorder(context: RunContext, trainer: Trainer) -> ArchitectureRecorder | None:
     """Return the recorder of the architecture that the method searches for, or None if it searches for none."""
     config, sources = context.config, context.data.sources
     search = capability(config.method, ArchitectureSearch)
     if search is None:
         return None
     return ArchitectureRecorder(
-        folder,
+        context.folder,
         shares=partial(search.shares, trainer.nets, config.spec),
         genotype=partial(search.genotype, trainer.nets, config.spec),
         provenance={

@@ -1,4 +1,4 @@
-"""Checkpoints of a training: saved, and the best one marked."""
+"""Save the checkpoints of a training and mark the best one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from velogan.training.weights import checkpoint_networks, headers
 
 
 class CheckpointSaver:
-    """Saves the networks of `roles`, their averages and the state of `trainer` in the run `folder`."""
+    """Saves the networks of `roles`, their averages and the state of `trainer` in the run folder."""
 
-    def __init__(self, folder: Path, context: RunContext, trainer: Trainer, roles: Mapping[str, Role]):
-        self._folder, self._context = folder, context
+    def __init__(self, context: RunContext, trainer: Trainer, roles: Mapping[str, Role]):
+        self._folder, self._context = context.folder, context
         self._trainer, self._roles = trainer, roles
 
     def save(self, images: int) -> Path:
@@ -36,7 +36,7 @@ class CheckpointSaver:
         )
 
     def update_best(self, checkpoint: Path, scores: Mapping[str, Any], validation: Validation) -> None:
-        """Mark `checkpoint` as the best if no other scored lower in the same validation."""
+        """Mark `checkpoint` as the best if its score is the lowest of the checkpoints scored on the same images."""
         name, images = validation.name, validation.description
         best = read_best(self._folder) or {}
         is_comparable = (best.get("name"), best.get("on")) == (name, images)
@@ -58,5 +58,5 @@ class CheckpointSaver:
             "images_seen": images,
             "data": {"a": sources.a.name, "b": sources.b.name, "preprocess": config.data.preprocess},
         }
-        described = headers(config, self._roles, self._context.data)
-        return {name: {**header, **origin} for name, header in described.items()}
+        files = headers(config, self._roles, self._context.data)
+        return {name: {**header, **origin} for name, header in files.items()}

@@ -1,4 +1,4 @@
-"""A training on rank 0, which keeps the run folder."""
+"""A training on rank 0, which writes the run folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from velogan.engine.duration import parse_length, parse_span
+from velogan.engine.duration import parse_span
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.trainer import Hook, Trainer, stop_on_signal
 from velogan.evaluation.samples import Sampler
@@ -15,19 +15,17 @@ from velogan.evaluation.validation import Validation
 from velogan.files import pluralize
 from velogan.methods.base import Role
 from velogan.observe.log import Log
-from velogan.observe.progress import Display
 from velogan.search.recorder import ArchitectureRecorder
 from velogan.store.checkpoint import digest, list_checkpoints, remove_old
 from velogan.training.context import RunContext
 from velogan.training.reporter import Reporter
-from velogan.training.run_folder import RunFolder
 from velogan.training.saver import CheckpointSaver
 from velogan.training.stopping import StoppingRule
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a training command achieved; `seconds` are those of the whole run that its length counts."""
+    """The result of a training; `seconds` is the duration of the whole run as its length counts it."""
 
     run: Path
     checkpoint: Path
@@ -40,25 +38,22 @@ class Result:
 
 
 class Session:
-    """Runs the trainer of a run that was started or resumed, with hooks that report, save and decide to stop."""
+    """Runs the trainer of a prepared run, with hooks that log, save and decide to stop."""
 
     def __init__(
         self,
-        folder: RunFolder,
         context: RunContext,
         trainer: Trainer,
         roles: Mapping[str, Role],
         *,
         log: Log,
-        display: Display,
         validation: Validation,
     ):
-        self.folder, self.print_line, self.log = folder.path, folder.print_line, log
+        self.folder, self.print_line, self.log = context.folder, context.display.print_line, log
         self.config, self.trainer, self.validation = context.config, trainer, validation
-        self.length = parse_length(self.config.train.length, images_per_epoch=trainer.images_per_epoch)
-        trainer.set_length(self.length)
-        self.saver = CheckpointSaver(self.folder, context, trainer, roles)
-        self.reporter = Reporter(self.folder, trainer, log, length=self.length, display=display)
+        trainer.set_length(trainer.length)  # with the time that a resumed run reserves for its end
+        self.saver = CheckpointSaver(context, trainer, roles)
+        self.reporter = Reporter(self.folder, trainer, log, display=context.display)
         self.stopping = StoppingRule(self.folder, trainer, patience=self.config.train.patience)
 
     def run(self, *, sampler: Sampler | None, architecture: ArchitectureRecorder | None = None) -> Result:
@@ -76,7 +71,7 @@ class Session:
             self._report_patience(is_ended=is_ended)
             try:
                 if trainer.distributed.broadcast(not is_ended):
-                    trainer.run(self.length, hooks=hooks)
+                    trainer.run(trainer.length, hooks=hooks)
             except NonFiniteError as error:
                 error.advice = self._advice()
                 raise
@@ -99,7 +94,7 @@ class Session:
         )
 
     def _hooks(self, sampler: Sampler | None, architecture: ArchitectureRecorder | None) -> list[Hook]:
-        train, length = self.config.train, self.length
+        train, length = self.config.train, self.trainer.length
         hooks = [Hook(parse_span(train.log_every), self.reporter.log_progress)]
         if sampler is not None:
             hooks.append(Hook(length.spaced(train.sample_every), partial(self.reporter.write_samples, sampler)))
@@ -119,7 +114,7 @@ class Session:
         self.reporter.report_failures(is_final=is_final)
         if scores is not None and self.stopping.is_patience_exhausted:
             checkpoints = pluralize(self.stopping.patience, "checkpoint")
-            self.print_line(f"the score has not become better at {checkpoints}: the run ends")
+            self.print_line(f"the score has not improved for {checkpoints}: the run ends")
             self.trainer.converged = True
         remove_old(self.folder, keep=self.config.train.keep)
         self.reporter.write_page()
@@ -128,21 +123,20 @@ class Session:
         """Report that no checkpoint will be scored, or that the patience of the run was exhausted before."""
         patience = self.stopping.patience
         if self.validation.disabled_reason:
-            waits = f"; train.patience={patience} has no score to wait for" if patience else ""
-            self.print_line(self.validation.disabled_reason + waits)
+            note = f"; train.patience={patience} has no effect without scores" if patience else ""
+            self.print_line(self.validation.disabled_reason + note)
         if is_ended and not self.stopping.is_at_end:
             images = pluralize(self.trainer.images, "image")
             self.print_line(
-                f"train.patience={patience} ended this run at {images}; --train.patience 0, or a larger one, goes on"
+                f"train.patience={patience} ended this run at {images}; --train.patience 0, or a larger one, resumes it"
             )
 
     def _advice(self) -> str:
+        """Return what the user can do about values that are not finite."""
         saved = list_checkpoints(self.folder)
-        state = "none was saved yet"
-        if saved:
-            state = f"checkpoint {saved[-1].name} is kept, and the next start goes on from it"
+        state = f"the next start resumes from checkpoint {saved[-1].name}" if saved else "no checkpoint was saved"
         precision = ", engine.precision=fp32" if self.config.engine.precision in ("bf16", "fp16") else ""
         return (
-            f"{self.folder}: {state}. To remove the cause start a new run folder with a lower "
-            f"optimizer.lr{precision}, and look at the pictures with `velogan data check`"
+            f"{self.folder}: {state}. To remove the cause, start a new run with a lower optimizer.lr{precision}, and "
+            "check the images with `velogan data check`"
         )

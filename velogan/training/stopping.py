@@ -1,4 +1,4 @@
-"""When a training has ended."""
+"""The rules that end a training."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class StoppingRule:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the training has its full length; in minutes, the time reserved for the end may be left."""
+        """Whether the training has its full length; in minutes, without the time reserved for the last hooks."""
         return self._trainer.length.progress(self._trainer.images, self._trainer.clock.seconds) >= 1
 
     @property
     def is_patience_exhausted(self) -> bool:
-        """Whether `patience` has ended the training; 0 never does."""
+        """Whether `patience` checkpoints have scored no better than the best one; never if it is 0."""
         best = read_best(self._folder)
         if not self.patience or best is None:
             return False
