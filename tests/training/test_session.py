@@ -167,5 +167,5 @@ def test_checkpoints_without_their_configuration_are_refused(train: Train, tmp_p
     train(2)
     (tmp_path / "run/config.yaml").unlink()
     said = train(4, "--seed", "5", code=2)
-    assert "holds checkpoints, but no config.yaml that says how they were trained: put it back" in said
+    assert "holds checkpoints but no config.yaml with their settings: restore it" in said
     assert not (tmp_path / "run/config.yaml").exists()
