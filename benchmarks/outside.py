@@ -90,7 +90,7 @@ def outside(run: Path, *, device: torch.device | str = "cpu") -> dict[Direction,
         masks = _masks(side, config.data)
         if not masks:
             continue
-        held = replace(side, test=side.validation.named(masks), truth=None)  # pyright: ignore[reportOptionalMemberAccess]
+        held = replace(side, test=side.validation.select_names(masks), truth=None)  # pyright: ignore[reportOptionalMemberAccess]
         real = scorer.load(held, other)
         fakes = scorer.translate_all(load_translator(run, direction=way, device=device), real, real.images.format, "")
         decibels, striped = [], []

@@ -18,7 +18,7 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
     with locked_temp_dir(tmp_path / "new") as fresh:
         (fresh / "file").write_text("content")
         assert not (tmp_path / "new" / "made").exists()
-        move_into_place(fresh, tmp_path / "new" / "made", whole=lambda: False)
+        move_into_place(fresh, tmp_path / "new" / "made", is_valid=lambda: False)
     assert _names(tmp_path / "new") == ["made"]
     assert _names(tmp_path / "new" / "made") == ["file"]
 
@@ -44,7 +44,7 @@ def test_what_is_there_stays_where_it_is_whole(whole: bool, tmp_path: Path) -> N
     (tmp_path / "made" / "file").write_text("old")
     with locked_temp_dir(tmp_path) as fresh:
         (fresh / "file").write_text("new")
-        move_into_place(fresh, tmp_path / "made", whole=lambda: whole)
+        move_into_place(fresh, tmp_path / "made", is_valid=lambda: whole)
     assert (tmp_path / "made" / "file").read_text() == ("old" if whole else "new")
     assert _names(tmp_path) == ["made"]
 

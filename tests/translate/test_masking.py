@@ -105,7 +105,7 @@ def test_reports_masks_without_a_picture_and_formats_that_change_masked_pixels(
     for more, is_lossy in ((masks, True), (masks + png, False)):
         assert main([*command, *more]) == 0
         output = capsys.readouterr().err
-        assert f"left out of {tmp_path / 'masks'}, since no picture has their name: 1, for" in output
+        assert f"skipped in {tmp_path / 'masks'}, since no picture has their name: 1, for" in output
         assert ("1 of 2 written as JPEG or WebP, which change all pixels a little" in output) == is_lossy
     assert listed == [tmp_path / "in"] * 2
 
@@ -142,7 +142,7 @@ def test_rejects_two_masks_of_one_picture(tmp_path: Path) -> None:
     _save(tmp_path / "in/a.png", 20, 20, 3)
     for name in ("a.png", "a.bmp"):
         _half(tmp_path / "masks" / name, 20, 20)
-    with pytest.raises(ValueError, match=r"masks holds both a\.bmp and a\.png, for one picture: leave one of them"):
+    with pytest.raises(ValueError, match=r"masks holds both a\.bmp and a\.png, for one picture: keep one of them"):
         translate(_model(), tmp_path / "in", tmp_path / "out", TranslateOptions(masks=tmp_path / "masks"))
 
 

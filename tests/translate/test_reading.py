@@ -12,7 +12,7 @@ from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture, read_picture, save_picture
 from velogan.data.pictures.values import Range, normalize
 from velogan.data.sets.cache import Domain, open_domain
-from velogan.data.sets.remarks import range_warning
+from velogan.data.sets.check import range_warning
 from velogan.data.sets.sources import Folder, list_images
 from velogan.translate.pictures import output_format, to_images
 

@@ -44,13 +44,13 @@ def locked_temp_dir(parent: Path, prefix: str = ".building-") -> Iterator[Path]:
             shutil.rmtree(fresh, ignore_errors=True)
 
 
-def move_into_place(fresh: Path, directory: Path, *, whole: Callable[[], bool]) -> None:
-    """Rename the folder `fresh`, made by `building`, to `directory`, unless that exists and is `whole`."""
+def move_into_place(fresh: Path, directory: Path, *, is_valid: Callable[[], bool]) -> None:
+    """Rename the folder `fresh`, made by `building`, to `directory`, unless that exists and is `is_valid`."""
     parent = os.open(directory.parent, os.O_RDONLY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)  # else one process might remove what another has just put there
         if directory.exists():
-            if whole():
+            if is_valid():
                 return
             if directory.is_dir():
                 shutil.rmtree(directory)

@@ -27,7 +27,7 @@ WINDOWS: dict[str, Range | None] = {
 Preprocess = Literal["resize_and_crop", "crop", "scale_width", "scale_width_and_crop", "none"]
 
 
-class Reading(TypedDict):
+class ReadOptions(TypedDict):
     """Arguments of `sets.cache.open_domain`: channels, range of values, window of scans; None if not set."""
 
     channels: int | None
@@ -184,13 +184,13 @@ class DataConfig(BaseModel):
         names = ("mask_a", "mask_b", "label_a", "label_b")
         return tuple(name for name in names if getattr(self, name.replace("_", "s_")) is not None)
 
-    def reading(self, letter: Letter) -> Reading:
+    def read_options(self, letter: Letter) -> ReadOptions:
         """How the pictures of domain A or B are read."""
         if letter == "A":
             return {"channels": self.channels_a, "value_range": self.range_a}
         return {"channels": self.channels_b, "value_range": self.range_b}
 
-    def span(self, letter: Letter) -> Range | WindowName | None:
+    def requested_range(self, letter: Letter) -> Range | WindowName | None:
         """What is asked for the values of scans in domain A or B: numbers, a window, or nothing."""
         window = self.window[0 if letter == "A" else -1] if self.window else None
         return (self.range_a if letter == "A" else self.range_b) or window

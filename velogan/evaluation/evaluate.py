@@ -226,7 +226,7 @@ def _find_images(
     sources = find_sources(config.data.model_copy(update={"validation": 0}) if is_test_folders else config.data)
     if not is_test_folders:
         return sources, {side.letter: side.train for side in (sources.a, sources.b)}
-    a, b = (replace(side, test=side.train, train=side.train.some(())) for side in (sources.a, sources.b))
+    a, b = (replace(side, test=side.train, train=side.train.select(())) for side in (sources.a, sources.b))
     try:
         trained_on = find_sources(read_config(run).data, progress=task("finding training pictures"))
     except ValueError:  # the training pictures may be missing on this machine
@@ -269,7 +269,7 @@ def _find_duplicates(
     for domain in (a, b):
         split, source = scoring_split(domain.side)
         if split != "train":
-            folders[f"test{domain.side.letter}"] = source.named(domain.names)
+            folders[f"test{domain.side.letter}"] = source.select_names(domain.names)
     if not any(key.startswith("test") for key in folders):
         return []
     return find_leaks(folders, progress=task("searching for duplicates"))

@@ -127,7 +127,7 @@ def open_for_evaluation(
     source: ImageSource, side: DomainSource, data: DataConfig, *, progress: Callable[[int, int], None] | None = None
 ) -> Domain:
     """Open images of the domain `side`, preprocessed without random augmentation."""
-    return open_domain(source, data, test=True, **data.reading(side.letter), progress=progress)
+    return open_domain(source, data, test=True, **data.read_options(side.letter), progress=progress)
 
 
 def open_ground_truth(
@@ -174,7 +174,7 @@ def random_subset(source: SourceT, count: int | None, seed: int) -> SourceT:
     if count is None or count >= len(source.names):
         return source
     indices = np.random.default_rng(seed).choice(len(source.names), size=count, replace=False)
-    return source.some(sorted(indices.tolist()))
+    return source.select(sorted(indices.tolist()))
 
 
 def _by_name(domain: Domain) -> dict[str, Tensor]:

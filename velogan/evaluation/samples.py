@@ -114,7 +114,7 @@ def _fixed_subset(source: ImageSource, side: DomainSource, data: DataConfig, cou
     num_tried = count
 
     def open_subset(names: Sequence[str], size: int) -> Domain:
-        return open_for_evaluation(source.named(names[i] for i in evenly_spaced(len(names), size)), side, data)
+        return open_for_evaluation(source.select_names(names[i] for i in evenly_spaced(len(names), size)), side, data)
 
     while True:
         try:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from velogan.config import Config
 from velogan.data.sets.loader import window
-from velogan.data.sets.sources import FEWEST, Sources
+from velogan.data.sets.sources import MIN_TO_HOLD_OUT, Sources
 from velogan.evaluation.features import JUDGE
 from velogan.evaluation.images import open_for_evaluation
 from velogan.evaluation.samples import center_crops, common_size, translate_for_grid
@@ -58,8 +58,8 @@ class Validation:
         self.name = FEATURE_SCORE if self.features else SCORE
         self.description = self.disabled_reason = ""
         if sources.a.validation is None or sources.b.validation is None:
-            few = min(len(side.train.names) for side in (sources.a, sources.b)) < FEWEST
-            reason = f"a domain has fewer than {FEWEST} training pictures" if few else "data.validation=0"
+            few = min(len(side.train.names) for side in (sources.a, sources.b)) < MIN_TO_HOLD_OUT
+            reason = f"a domain has fewer than {MIN_TO_HOLD_OUT} training pictures" if few else "data.validation=0"
             self.disabled_reason = f"no pictures are held out ({reason}): no checkpoint will be chosen as best"
             return
         try:

@@ -12,7 +12,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from velogan.data.pictures.images import SUFFIXES
-from velogan.data.sets.sources import MAP
+from velogan.data.sets.sources import UNCERTAINTY_SUFFIX
 from velogan.files import atomic_write
 from velogan.translate.jobs import Job, find_jobs
 from velogan.translate.summary import describe_error
@@ -38,7 +38,7 @@ def find_map_jobs(source: Path, target: Path, *, format: str | None = None) -> l
     Raises ValueError as `translate` does, and if two pictures would have the same map.
     """
     picture_jobs = find_jobs(source, target, suffix=format and f".{format}")
-    jobs = [(job, job.target.with_name(job.target.stem + MAP)) for job in picture_jobs]
+    jobs = [(job, job.target.with_name(job.target.stem + UNCERTAINTY_SUFFIX)) for job in picture_jobs]
     first: dict[Path, Job] = {}
     for job, file in jobs:
         if (other := first.setdefault(file, job)) is not job:

@@ -14,7 +14,7 @@ import numpy as np
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.scans import read_scan
 from velogan.data.pictures.values import PixelFormat
-from velogan.data.sets.slices import Scans, Series, Slice, index_volumes, scaled, stacked
+from velogan.data.sets.slices import ScanFolder, Slice, Volume, index_volumes, rescale, stack_neighbours
 from velogan.translate.large import plan_tiles
 from velogan.translate.model import Translator
 from velogan.translate.options import TranslateOptions
@@ -38,23 +38,23 @@ def translate_volumes(
     is the mean. A volume that fails does not stop the others.
     """
     started_at = time.perf_counter()
-    scans = Scans(Path())
+    folder = ScanFolder(Path())
     jobs_by_name = {str(job.source): job for job in jobs}
     span = "percentiles" if model.input.own_scale else model.input.range
-    look = index_volumes(scans, list(jobs_by_name), span)
-    failed = [(jobs_by_name[name].name, reason) for name, reason in look.skipped]
-    names = {name for series in look.series for name, _ in series.slices}
+    index = index_volumes(folder, list(jobs_by_name), span)
+    failed = [(jobs_by_name[name].name, reason) for name, reason in index.skipped]
+    names = {name for volume in index.volumes for name, _ in volume.slices}
     todo = {name for name in names if options.overwrite or not os.path.lexists(jobs_by_name[name].target)}
     skipped = len(names) - len(todo)
-    writer = _VolumeWriter(model, scans, jobs_by_name)
-    for series in look.series:
+    writer = _VolumeWriter(model, folder, jobs_by_name)
+    for volume in index.volumes:
         try:
-            if todo.intersection(name for name, _ in series.slices):
-                scratch = jobs_by_name[series.slices[0][0]].target.parent
-                slices = _translate_series(model, scans, series, options, scratch=scratch)
+            if todo.intersection(name for name, _ in volume.slices):
+                scratch = jobs_by_name[volume.slices[0][0]].target.parent
+                slices = _translate_volume(model, folder, volume, options, scratch=scratch)
                 writer.take(slices, todo=todo)
         except (RuntimeError, ValueError, MemoryError, OSError) as error:
-            unwritten = {name for name, _ in series.slices} & todo - set(writer.names)
+            unwritten = {name for name, _ in volume.slices} & todo - set(writer.names)
             failed += [(jobs_by_name[name].name, describe_error(error)) for name in unwritten]
             todo -= unwritten
         if progress is not None:
@@ -66,8 +66,8 @@ def translate_volumes(
 class _VolumeWriter:
     """Writes each file as soon as all of its slices are translated."""
 
-    def __init__(self, model: Translator, scans: Scans, jobs: Mapping[str, ScanJob]):
-        self._scans, self._jobs = scans, jobs
+    def __init__(self, model: Translator, folder: ScanFolder, jobs: Mapping[str, ScanJob]):
+        self._folder, self._jobs = folder, jobs
         self._provenance = build_provenance(model)
         self._slices: dict[str, dict[int, np.ndarray]] = {}
         self.names: list[str] = []
@@ -81,32 +81,32 @@ class _VolumeWriter:
                 continue
             slices_of_file = self._slices.setdefault(name, {})
             slices_of_file[number] = pixels
-            if len(slices_of_file) == len(self._scans.scan(name)):
+            if len(slices_of_file) == len(self._folder.scan(name)):
                 job, ordered = self._jobs[name], [slices_of_file[index] for index in sorted(slices_of_file)]
                 write_scan(job.target, read_scan(job.source), ordered, form, self._provenance)
                 self.names.append(name)
                 del self._slices[name]
 
 
-def _translate_series(
-    model: Translator, scans: Scans, series: Series, options: TranslateOptions, *, scratch: Path
+def _translate_volume(
+    model: Translator, folder: ScanFolder, volume: Volume, options: TranslateOptions, *, scratch: Path
 ) -> Iterator[tuple[Slice, np.ndarray, PixelFormat, bool]]:
     """Yield each slice of a volume with its translation `(H, W, C)`, its format, and whether it was done in tiles."""
-    context, count = model.input.neighbours, len(series.slices)
+    context, count = model.input.neighbours, len(volume.slices)
     plain = _without_volume_context(model)
 
     @lru_cache(maxsize=2 * context + 2)
     def values(place: Slice) -> np.ndarray:
-        return scaled(scans.values(place), series, own_scale=model.input.own_scale)
+        return rescale(folder.values(place), volume, own_scale=model.input.own_scale)
 
-    first = values(series.slices[0])
+    first = values(volume.slices[0])
     tiles = plan_tiles(plain, *first.shape, tile=options.tile)
     size = options.images_per_batch(model.device, tiles, first.size)
     sums: dict[int, np.ndarray] = {}
     done, output_context = 0, model.output.neighbours
     for start in range(0, count, size):
         batch = range(start, min(start + size, count))
-        pictures = [Picture(stacked(values, series, index, context)) for index in batch]
+        pictures = [Picture(stack_neighbours(values, volume, index, context)) for index in batch]
         form = output_format(plain, pictures[0])
         results = translate_pictures(plain, pictures, tiles, scratch=scratch)
         for index, result in zip(batch, results):
@@ -117,7 +117,7 @@ def _translate_series(
         while done in sums and (done + output_context < batch.stop or batch.stop == count):
             parts = min(done + output_context, count - 1) - max(done - output_context, 0) + 1
             total = sums.pop(done)
-            yield series.slices[done], total if parts == 1 else total / np.float32(parts), form, tiles is not None
+            yield volume.slices[done], total if parts == 1 else total / np.float32(parts), form, tiles is not None
             done += 1
 
 

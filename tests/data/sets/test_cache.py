@@ -92,14 +92,16 @@ def test_unreadable_files_are_left_out_and_named_in_one_line(make_folder) -> Non
     for _ in range(2):  # built, then found in the cache
         domain = open_domain(folder_of(directory), CONFIG, test=False)
         assert domain.names == ("000.png", "002.png")
-        wanted = "left out 1 of 3 pictures that cannot be read: 001.png (not a picture that can be read)"
+        wanted = "skipped 1 of 3 pictures that cannot be read: 001.png (not a picture that can be read)"
         assert domain.skipped_line == wanted
 
 
 def test_nothing_readable_is_an_error(make_folder) -> None:
     directory = make_folder("a", count=1)
     (directory / "000.png").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"000.png cannot be read \(nor any of the 1 file in .*the file is empty"):
+    with pytest.raises(
+        ValueError, match=r"000.png cannot be read \(nor any other of the 1 file in .*the file is empty"
+    ):
         open_domain(folder_of(directory), CONFIG, test=False)
 
 
@@ -130,7 +132,7 @@ def test_a_picture_of_other_channels_is_left_out_by_name(tmp_path: Path) -> None
 def test_floats_need_a_declared_range(tmp_path: Path) -> None:
     hounsfield = np.linspace(-1024, 3071, 32 * 32, dtype=np.float32).reshape(32, 32, 1)
     np.save(tmp_path / "ct.npy", hounsfield)
-    with pytest.raises(ValueError, match=r"data\.range_a.*ct\.npy goes from -1024 to 3071.*--data\.range-a"):
+    with pytest.raises(ValueError, match=r"data\.range_a.*ct\.npy has -1024 to 3071.*--data\.range-a"):
         open_domain(folder_of(tmp_path), CONFIG, test=False)
     domain = open_domain(folder_of(tmp_path), CONFIG, test=False, value_range=(-1000.0, 1000.0))
     assert (domain.format.dtype, domain.format.range) == ("float32", (-1000.0, 1000.0))

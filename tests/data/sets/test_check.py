@@ -75,7 +75,7 @@ def test_text_says_them(flawed: Path) -> None:
         "trainB: 4 pictures (3 RGB, 1 grey), width 50 to 70 (median 60), height 30 to 40 (median 35)",
         "1 without colour: grey-as-rgb.png",
         "uint16 values 40000 to 40000",
-        "1 test pictures that training sees too (~ almost equal, saved again): testB/leak.bmp",
+        "1 test pictures that are training pictures too (~ almost equal, saved again): testB/leak.bmp",
     ):
         assert line in text
 
@@ -161,7 +161,7 @@ def test_near_duplicates_across_the_validation_split_are_listed(make_folder, tmp
         assert one["validation"][:10] == one["train"][:10]  # trainA/012
         assert one["validation"] != one["train"]
         assert not one["exact"]
-    assert "2 pictures for validation that training sees too, unless --data.group" in render_text(result)
+    assert "2 pictures for validation that are training pictures too, unless --data.group" in render_text(result)
     shutil.rmtree(root / "trainA")
     make_folder("set/trainA", count=40, seed=1)
     assert _check(root)["straddling"] == []
@@ -210,7 +210,7 @@ def test_window_pages_and_group_are_those_of_training(
     assert main([*folders, "--group", "sub-"]) == 0
     assert "more than half of the 96 training pictures of domain A are of one group" in capsys.readouterr().out
     assert main([*folders, "--group", "patient"]) == 2
-    assert "finds nothing in the names" in capsys.readouterr().err
+    assert "matches no name in" in capsys.readouterr().err
     assert main([*folders, "--group", "("]) == 2
     assert "is no regular expression" in capsys.readouterr().err
     stack = np.random.default_rng(0).integers(0, 255, (24, 16, 16), np.uint8)

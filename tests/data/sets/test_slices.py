@@ -82,7 +82,7 @@ def _config(*path: Path, **more: Any) -> DataConfig:
 
 
 def _domain(source: Slices, config: DataConfig) -> Domain:
-    return open_domain(source, config, test=False, **config.reading("A"))
+    return open_domain(source, config, test=False, **config.read_options("A"))
 
 
 def _slices(config: DataConfig) -> Slices:
@@ -137,7 +137,7 @@ def test_kinds_that_have_no_range_in_common_are_refused(tmp_path: Path, other: P
     _series(tmp_path / "all", "q", _planes(2), modality="MR")
     with pytest.raises(ValueError, match=r"several kinds \(CT, MR\).*data\.window"):
         find_sources(_config(tmp_path / "all", other))
-    assert _slices(_config(tmp_path / "all", other, window=("percentiles",))).look.own_scale
+    assert _slices(_config(tmp_path / "all", other, window=("percentiles",))).index.own_scale
 
 
 def test_slices_without_content_are_left_out_and_counted(tmp_path: Path, other: Path) -> None:
@@ -196,10 +196,10 @@ def test_a_look_at_other_files_of_equal_names_sizes_and_times_is_not_taken(tmp_p
         os.utime(_volume(tmp_path / folder / "sub-01.nii", by * _planes(6)), (1e9, 1e9))
     config = _config(tmp_path / "t1", tmp_path / "t2")
     sources = find_sources(config)
-    low, high = (side.train.look.series[0].high for side in (sources.a, sources.b) if isinstance(side.train, Slices))
+    low, high = (side.train.index.volumes[0].high for side in (sources.a, sources.b) if isinstance(side.train, Slices))
     assert high == pytest.approx(10 * low)
     os.utime(_volume(tmp_path / "t1/sub-01.nii", 3 * _planes(6)), (1e9, 1e9))
-    assert _slices(config).look.series[0].high == pytest.approx(3 * low)
+    assert _slices(config).index.volumes[0].high == pytest.approx(3 * low)
 
 
 def test_a_file_that_could_not_be_read_for_a_moment_is_read_the_next_time(
@@ -225,7 +225,7 @@ def test_a_direction_that_is_a_rounded_zero_is_one_series(tmp_path: Path, other:
         scan = pydicom.dcmread(file)
         scan.ImageOrientationPatient = [1, 0, 0, 0, 1, -0.0000001]
         scan.save_as(file)
-    assert len(_slices(_config(folder, other)).look.series) == 1
+    assert len(_slices(_config(folder, other)).index.volumes) == 1
 
 
 def _retag(folder: Path, part: slice, **tags: Any) -> None:
@@ -246,7 +246,7 @@ def test_phases_of_one_series_are_volumes_of_their_own(tmp_path: Path, other: Pa
         _retag(folder, slice(place, place + 1), **tags, **({tag: 1 + place % 2} if tag else {}))
     config = _config(folder, other, context_slices=1)
     domain = _domain(_slices(config), config)
-    assert len(_slices(config).look.series) == 2
+    assert len(_slices(config).index.volumes) == 2
     for place in range(6):
         near = [place % 2 + 2 * min(max(place // 2 + step, 0), 2) for step in (-1, 0, 1)]
         number = domain.names.index(f"p-{place * 7 % 10}{place}.dcm")
@@ -267,7 +267,7 @@ def test_padding_does_not_enter_the_range_of_a_volume(tmp_path: Path, other: Pat
     padded = ((planes[0] + 1024) / 2).astype("<u2")
     padded[:4] = 65535
     _retag(folder, slice(None), PixelPaddingValue=65535, PixelData=padded.tobytes())
-    series = _slices(_config(folder, other)).look.series[0]
+    series = _slices(_config(folder, other)).index.volumes[0]
     assert (series.low, series.high) == pytest.approx((450, 720), abs=5)
 
 

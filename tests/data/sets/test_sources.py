@@ -64,7 +64,7 @@ def test_equal_test_names_are_aligned_pairs(make_folder, tmp_path: Path) -> None
             ("x",),
             r"trainB holds no picture \(avif bmp gif.*is empty; put pictures there",
         ),
-        (("x",), ("x", "x/"), r"data.path \(--data\) names .*x and .*x, which are one place"),
+        (("x",), ("x", "x/"), r"data.path \(--data\) names .*x and .*x, which are one folder"),
         (("x", "x/y"), ("x", "x/y"), r"names .*x and .*x/y, which .* lie one in the other, .*: name two"),
         (("x", "x/y"), ("x/y", "x"), "lie one in the other"),
         (("x",), ("x", "y"), r"data.path \(--data\) .*y does not exist; name a folder"),
@@ -86,7 +86,7 @@ def test_a_run_does_not_lie_among_the_pictures(make_folder, tmp_path: Path) -> N
     for data in (one, two):
         check_output_outside_data(data, tmp_path / "set/run")
         for inside in ("set/trainB", "set/trainA/runs/1", "link/run"):
-            with pytest.raises(ValueError, match=f"--out .*{inside} lies in .*train[AB], so .*: name a folder else"):
+            with pytest.raises(ValueError, match=f"--out .*{inside} lies in .*train[AB], so .*: name a folder"):
                 check_output_outside_data(data, tmp_path / inside)
 
 
@@ -125,7 +125,7 @@ def test_a_part_of_train_is_held_out_and_nothing_else(tmp_path: Path) -> None:
     sources = find(tmp_path / "x2y")
     for side, folder, count in ((sources.a, a, 2), (sources.b, b, 32)):
         assert side.validation is not None
-        assert side.validation.where == str(folder)
+        assert side.validation.location == str(folder)
         assert len(side.validation.names) == count
         assert sorted([*side.validation.names, *side.train.names]) == [path.name for path in sorted(folder.iterdir())]
         assert side.validation.names == tuple(sorted(side.validation.names))
@@ -207,9 +207,9 @@ def test_few_groups_leave_something_on_both_sides(slices: dict[str, int], held: 
         ({"group": "p[0-9"}, r"(?s)group.*'p\[0-9' is no regular expression: unterminated.*write one like"),
         (
             {"group": "q[0-9]"},
-            r"data.group='q\[0-9\]' finds nothing in the names of .*/a \(domain A\).*p1-slice000.png",
+            r"data.group='q\[0-9\]' matches no name in .*/a \(domain A\).*p1-slice000.png",
         ),
-        ({"group": "q?"}, "finds nothing"),
+        ({"group": "q?"}, "matches no name"),
         (
             {"group": "p"},
             r"'p': more than half of the 40 training pictures of domain A are of one group.*set data",

@@ -96,7 +96,7 @@ def render_folder(
             jobs += [("test", domain, index) for domain in ("A", "B") for index in range(test_count)]
             _run(partial(_write, directory=fresh, **how), jobs, progress)
             (fresh / MARK).write_text(json.dumps(made, indent=2))
-            move_into_place(fresh, directory, whole=lambda: _made_from(directory) == made)
+            move_into_place(fresh, directory, is_valid=lambda: _made_from(directory) == made)
     except OSError as error:
         text = f"{error.strerror} while rendering apples2oranges: make room, or name another folder"
         raise OSError(error.errno, text, str(directory.parent)) from error
@@ -124,7 +124,7 @@ def render_truth(directory: Path, names: Mapping[Domain, Sequence[str]], *, into
                 picture = render("train", letter, index, image_size=made["image_size"], seed=made["seed"])
                 save_picture(fresh / f"truth{letter}" / name, Picture(picture.truth))
                 save_picture(fresh / f"mask{letter}" / name, Picture(picture.mask[..., None]))
-        move_into_place(fresh, found, whole=found.is_dir)
+        move_into_place(fresh, found, is_valid=found.is_dir)
     return found
 
 

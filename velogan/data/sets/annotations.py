@@ -130,7 +130,7 @@ def find_annotations(config: DataConfig, sides: Iterable[DomainSource]) -> dict[
                 continue
             option, folder = f"data.{field}={given}", Path(given).expanduser()
             if not isinstance(side.train, Folder):
-                raise ValueError(f"{option} is for folders of pictures, not for {side.train.where}: leave it out")
+                raise ValueError(f"{option} is for folders of pictures, not for {side.train.location}: leave it out")
             if not folder.is_dir():
                 raise ValueError(f"{option} is no folder: name one that holds {what} under the names of the pictures")
             found[field] = Files(what, option, folder, list_by_stem(folder))
@@ -191,7 +191,7 @@ def _open(
     if alone := describe_unmatched_files(files.folder, files.names, known):
         print_line(f"domain {side.letter}: {alone}")
     source = kind(files.folder, tuple(files.names[stem(name)] for name in annotated), filled=False)
-    _compare_shapes(option, cast(Folder, side.train).named(annotated), source)
+    _compare_shapes(option, cast(Folder, side.train).select_names(annotated), source)
     progress = task(f"preparing {files.what} {side.letter}")
     opened = open_domain(source, config, test=False, channels=channels, progress=progress)
     if opened.skipped:

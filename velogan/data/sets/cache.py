@@ -1,47 +1,88 @@
-"""Prepared pictures: decoded and resized once, then kept in a cache.
+"""Prepared images: decoded and resized once, then cached on disk.
 
-An entry is a directory `<cache>/prepared/<key>` with `pixels.bin` (all pictures, end to end, in one type) and
-`index.json` (names, shapes, type, checksum, what was left out). The key covers every file's name and bytes and every
-setting that changes a pixel, so an entry never goes stale. The checksum is verified whenever an entry is opened.
+An entry is a directory `<cache>/prepared/<key>` with `pixels.bin` (all images, end to end, in one type) and
+`index.json` (names, shapes, type, checksum, skipped files). The key covers every file's name and bytes and every
+setting that changes a pixel, so that an entry never becomes stale. The checksum is verified when an entry is opened.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from velogan.data.atomic_dirs import cache_subdir, locked_temp_dir, move_into_place
 from velogan.data.config import DataConfig
 from velogan.data.pictures.formats import can_read_heic
-from velogan.data.pictures.values import PixelFormat, Range, can_hold_range
-from velogan.data.sets.pixels import PixelFile, Shape, offsets
+from velogan.data.pictures.preprocess import prepare
+from velogan.data.pictures.values import (
+    PixelFormat,
+    Range,
+    can_hold_range,
+    common_channels,
+    promote_dtype,
+    to_channels,
+)
+from velogan.data.sets.prefetch import ordered_map
 from velogan.data.sets.slices import Slices
-from velogan.data.sets.sources import ImageSource, cache_directory, content_hash
-from velogan.data.sets.writing import conform, to_disk, write_raw
+from velogan.data.sets.sources import ImageSource, LabelMaps, cache_directory, content_hash
 from velogan.files import pluralize
 from velogan.types import Progress
 
 VERSION = 5
-"""Rises when the same files and settings give other bytes."""
+"""Incremented if the same files and settings give other bytes."""
+
+DEPTHS = ("uint8", "uint16", "float32")
+"""The types of prepared pixels, the shallowest first."""
+
+Shape = tuple[int, int, int]
+"""An image's height, width and channels."""
+
+
+class PixelFile:
+    """A flat array of `dtype` on disk, of which only the requested slice is read into memory.
+
+    The file is not mapped: if a mapped file is truncated, or its disk fails, the process is killed by SIGBUS.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype):
+        self._path, self.dtype = path, dtype
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+        self.nbytes = os.fstat(self._file).st_size
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        """Read the values from `part.start` to `part.stop`. Raises OSError with the file and a hint."""
+        values = np.empty(part.stop - part.start, self.dtype)
+        number, reason = errno.EIO, "this file was truncated after it was opened"
+        try:
+            if os.preadv(self._file, [values.data.cast("B")], int(part.start) * self.dtype.itemsize) == values.nbytes:
+                return values
+        except OSError as error:
+            number, reason = error.errno or errno.EIO, error.strerror or "it cannot be read"
+        hint = "start the command again to prepare the images anew, or name another folder as data.cache_dir"
+        raise OSError(number, f"{reason}: {hint}", str(self._path))
 
 
 @dataclass(frozen=True)
 class Domain:
-    """The prepared pictures of one folder, in the order of their names.
+    """The prepared images of one folder, in the order of their names.
 
-    `pixels` is a flat array of uint8, uint16 or float32, in memory or in a file, in which the pictures of
-    `shapes` (H, W, C) lie one after another; `format` says what its values stand for; `skipped` names the
-    files that could not be read, with the reason; `digest` is equal for equal domains; `note` is a line for the user,
-    or empty.
+    pixels: a flat array of uint8, uint16 or float32 with the images of `shapes` (H, W, C), one after another
+    skipped: the files that could not be read, with the reason
+    digest: equal for equal domains
+    format: the meaning of the values
+    note: a line for the user, or empty
     """
 
     names: Sequence[str]
@@ -57,41 +98,60 @@ class Domain:
 
     @cached_property
     def _offsets(self) -> np.ndarray:
-        return offsets(self.shapes)
+        sizes = (height * width * channels for height, width, channels in self.shapes)
+        return np.cumsum([0, *sizes])
 
     def image(self, index: int) -> np.ndarray:
-        """Give one picture as `(H, W, C)`. Raises `OSError` if its file can no longer be read."""
+        """Return one image as `(H, W, C)`. Raises OSError if its file can no longer be read."""
         return self.rows(index, 0, self.shapes[index][0])
 
     def rows(self, index: int, first: int, stop: int) -> np.ndarray:
-        """Give some rows of one picture as `(stop - first, W, C)`. Raises `OSError` as `image` does."""
+        """Return some rows of one image as `(stop - first, W, C)`. Raises OSError as `image` does."""
         _, width, channels = self.shapes[index]
         start, row = int(self._offsets[index]), width * channels
         return self.pixels[start + first * row : start + stop * row].reshape(-1, width, channels)
 
     def sample(self, count: int) -> np.ndarray:
-        """Give all values of `count` pictures, evenly spread, as one row."""
+        """Return all values of `count` images, evenly spread, as a flat array."""
         numbers = np.unique(np.linspace(0, len(self) - 1, count).astype(int)) if len(self) else ()
         return np.concatenate([np.empty(0, self.pixels.dtype), *(self.image(int(n)).reshape(-1) for n in numbers)])
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether all pictures have one shape."""
+        """Whether all images have one shape."""
         return len(set(self.shapes)) == 1
 
     @property
     def skipped_line(self) -> str | None:
-        """One line that names the files left out, or None if there are none."""
+        """One line that names the skipped files, or None if there are none."""
         if not self.skipped:
             return None
         shown = "; ".join(f"{name} ({reason})" for name, reason in self.skipped[:5])
         more = f"; and {len(self.skipped) - 5} more, see `velogan data check`" if len(self.skipped) > 5 else ""
         total = len(self) + len(self.skipped)
-        return f"left out {len(self.skipped)} of {pluralize(total, 'picture')} that cannot be read: {shown}{more}"
+        return f"skipped {len(self.skipped)} of {pluralize(total, 'picture')} that cannot be read: {shown}{more}"
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """How the images of a source are prepared, see `open_domain`."""
+
+    config: DataConfig
+    test: bool
+    channels: int | None
+    value_range: Range | None
+
+    def key(self, contents: bytes) -> str:
+        """Return the name of an entry. Of the range, only which types can hold it changes what is cached."""
+        span, config = self.value_range, self.config
+        can_hold = () if span is None else tuple(can_hold_range(dtype, span) for dtype in ("uint8", "uint16"))
+        facts = (VERSION, config.preprocess, config.load_side, config.crop_size, self.test)
+        facts += (self.channels or "in common", can_read_heic(), *can_hold)
+        return hashlib.sha256(repr(facts).encode() + contents).hexdigest()
 
 
 def open_domain(
-    folder: ImageSource,
+    source: ImageSource,
     config: DataConfig,
     *,
     test: bool,
@@ -99,137 +159,193 @@ def open_domain(
     value_range: Range | None = None,
     progress: Progress | None = None,
 ) -> Domain:
-    """Open a folder's prepared pictures; prepare them first if no earlier run did.
+    """Open the prepared images of a source; prepare them first if no earlier run did.
 
-    `test`: the pictures will not be cropped at random, see `preprocess.prepared_shape`. `channels`: None means the
-    most that any of the pictures has. Grey pictures become colour, colour pictures grey; a picture that cannot be
-    converted is left out. `value_range`: the pixel values that stand for -1 and +1; None means the whole range of the
-    integer type.
-    Raises `ValueError` if no picture can be read, or if pixels that are
-    floats come without a range.
+    test: the images will not be cropped at random, see `preprocess.prepared_shape`
+    channels: grey becomes colour or colour grey, and other images are skipped; None: as most images can be converted
+    value_range: the pixel values that become -1 and +1; None: the full range of the integer type
+
+    Raises ValueError if no picture can be read, or if floating-point pixels come without a range.
     """
-    workers = config.workers or os.cpu_count() or 1
+    settings = _Settings(config, test, channels, value_range)
     domain, note, damage, directory = None, "", "", Path()
-    with ThreadPoolExecutor(workers) as pool:  # hashing, decoding and resizing release Python's lock
-        contents, prepared_in = _contents(folder, pool), cache_subdir(cache_directory(config), "prepared")
-        for asked in dict.fromkeys((None, channels)):  # the pictures' own channels may be those asked for
-            directory = prepared_in / _key(contents, config, test=test, channels=asked, value_range=value_range)
+    with ThreadPoolExecutor(config.workers or os.cpu_count() or 1) as pool:  # the work releases Python's lock
+        contents, parent = _list_contents(source, pool), cache_subdir(cache_directory(config), "prepared")
+        for count in dict.fromkeys((None, channels)):  # without a conversion they may have these channels already
+            settings = replace(settings, channels=count)
+            directory = parent / settings.key(contents)
             domain, damage = _load(directory)
             if damage:
-                note = f"the prepared pictures in {directory} {damage}: preparing them again"
+                note = f"the prepared images in {directory} {damage}: preparing them again"
             if domain is not None and channels in (None, domain.format.channels):
                 note = ""
                 break
         else:
-            how: Any = {"test": test, "channels": channels, "value_range": value_range}
-            _build(directory, folder, config, pool, progress=progress, **how)
+            _build(directory, source, settings, pool, progress)
             domain, damage = _load(directory)
     if domain is None:
         raise ValueError(
-            f"data.cache_dir={directory.parents[1]} does not keep what is written to it ({damage}); name another"
+            f"data.cache_dir={directory.parents[1]} does not keep what is written to it ({damage}); name another folder"
         )
-    return _checked(replace(domain, note=note), folder, config, value_range)
-
-
-def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_range: Range | None) -> Domain:
-    """Give the domain with its range; raises `ValueError` as `open_domain` does."""
     if domain.skipped and not len(domain):
-        raise unreadable_error(folder, *domain.skipped[0], looked_at=len(domain.skipped))
+        raise unreadable_error(source, *domain.skipped[0], count=len(domain.skipped))
     form = replace(domain.format, pages=config.pages)
-    if isinstance(folder, Slices):
-        return replace(domain, format=folder.format(form), skipped=(*folder.skipped, *domain.skipped))
+    if isinstance(source, Slices):
+        return replace(domain, format=source.format(form), skipped=(*source.skipped, *domain.skipped), note=note)
     form = replace(form, range=value_range)
-    check_range(folder, domain.names, form)
-    return replace(domain, format=form)
+    check_range(source, domain.names, form)
+    return replace(domain, format=form, note=note)
 
 
-def check_range(folder: ImageSource, names: Sequence[str], form: PixelFormat) -> None:
-    """Raise `ValueError` if the pictures `names` hold floats, whose range `form` does not say."""
+def check_range(source: ImageSource, names: Sequence[str], form: PixelFormat) -> None:
+    """Raise ValueError if the pictures `names` hold floating-point values and `form` has no range for them."""
     if form.dtype == "float32" and form.range is None:
-        name = next((one for one in names if folder.read(one).pixels.dtype.kind == "f"), names[0])
-        pixels = folder.read(name).pixels
+        name = next((name for name in names if source.read(name).pixels.dtype.kind == "f"), names[0])
+        pixels = source.read(name).pixels
         low, high = f"{pixels.min():g}", f"{pixels.max():g}"
         raise ValueError(
-            f"data.path (--data) {folder.where} holds floating-point or signed pixels, whose range is not known: "
+            f"data.path (--data) {source.location} holds floating-point or signed pixels, whose range is not known: "
             f"set data.range_a (domain B: data.range_b) to the two values that stand for darkest and brightest "
-            f"({name} goes from {low} to {high}), for example --data.range-a {low} {high}"
+            f"({name} has {low} to {high}), for example --data.range-a {low} {high}"
         )
 
 
-def unreadable_error(folder: ImageSource, name: str, reason: str, *, looked_at: int) -> ValueError:
-    """The error for pictures of which none can be read, `name` for that `reason`."""
+def unreadable_error(source: ImageSource, name: str, reason: str, *, count: int) -> ValueError:
+    """Return the error for `count` pictures of which none can be read, `name` for that `reason`."""
+    files = f"{pluralize(count, 'file')} in {source.location}"
     return ValueError(
-        f"data.path (--data) {folder.path_of(name)} cannot be read (nor any of the "
-        f"{pluralize(looked_at, 'file')} in {folder.where} that were looked at): {reason}; mend them, or name another "
-        "folder"
+        f"data.path (--data) {source.path_of(name)} cannot be read (nor any other of the {files} that were tried): "
+        f"{reason}; replace them, or name another folder"
     )
 
 
-def _contents(folder: ImageSource, pool: ThreadPoolExecutor) -> bytes:
-    """List every file's name and the hash of its content."""
-    hashes = pool.map(folder.content, folder.names)
-    return "".join(f"{name!r}\0{content}\n" for name, content in zip(folder.names, hashes)).encode()
-
-
-def _key(contents: bytes, config: DataConfig, *, test: bool, channels: int | None, value_range: Range | None) -> str:
-    """The name of an entry. Of the range only the types that can follow it change what is kept."""
-    units = () if value_range is None else tuple(can_hold_range(dtype, value_range) for dtype in ("uint8", "uint16"))
-    settings = (VERSION, config.preprocess, config.load_side, config.crop_size, test, channels or "in common")
-    settings += (can_read_heic(), *units)
-    return hashlib.sha256(repr(settings).encode() + contents).hexdigest()
+def _list_contents(source: ImageSource, pool: ThreadPoolExecutor) -> bytes:
+    """Return every file's name and the hash of its content."""
+    hashes = pool.map(source.content, source.names)
+    return "".join(f"{name!r}\0{content}\n" for name, content in zip(source.names, hashes)).encode()
 
 
 def _load(directory: Path) -> tuple[Domain | None, str]:
-    """Open an entry: the domain, or None and what is wrong with the entry (empty if there is no entry)."""
+    """Open an entry: return the domain, or None and what is wrong with the entry (empty if there is no entry)."""
     if not directory.exists():
         return None, ""
+    file = directory / "pixels.bin"
     try:
         index = json.loads((directory / "index.json").read_text())
         shapes = tuple((height, width, channels) for height, width, channels in index["shapes"])
         dtype = np.dtype({"uint8": "u1", "uint16": "<u2", "float32": "<f4"}[index["dtype"]])
-        total = sum(height * width * channels for height, width, channels in shapes) * dtype.itemsize
-        if (directory / "pixels.bin").stat().st_size != total or len(index["names"]) != len(shapes):
-            return None, "are cut short"
-        if content_hash(directory / "pixels.bin") != index["sha256"]:
+        size = sum(height * width * channels for height, width, channels in shapes) * dtype.itemsize
+        if file.stat().st_size != size or len(index["names"]) != len(shapes):
+            return None, "are truncated"
+        if content_hash(file) != index["sha256"]:
             return None, "do not match their checksum"
-        pixels = PixelFile(directory / "pixels.bin", dtype)
         skipped = tuple((name, reason) for name, reason in index["skipped"])
         form = PixelFormat(shapes[0][2] if shapes else 1, index["dtype"])
         digest = hashlib.sha256(repr((index["names"], index["dtype"], shapes, index["sha256"])).encode()).hexdigest()
-        return Domain(tuple(index["names"]), shapes, pixels, skipped, digest, form), ""
+        return Domain(tuple(index["names"]), shapes, PixelFile(file, dtype), skipped, digest, form), ""
     except (OSError, ValueError, KeyError, TypeError) as error:
         return None, f"cannot be read ({error})"
 
 
 def _build(
-    directory: Path,
-    folder: ImageSource,
-    config: DataConfig,
-    pool: ThreadPoolExecutor,
-    *,
-    test: bool,
-    channels: int | None,
-    value_range: Range | None,
-    progress: Progress | None,
+    directory: Path, source: ImageSource, settings: _Settings, pool: ThreadPoolExecutor, progress: Progress | None
 ) -> None:
+    """Prepare all images and write them as the entry `directory`."""
     try:
         with locked_temp_dir(directory.parent) as fresh:
-            index = write_raw(fresh / "pixels.bin", folder, config, pool, test=test, progress=progress)
-            conform(fresh / "pixels.bin", index, channels, value_range)
-            index["sha256"] = content_hash(fresh / "pixels.bin")
-            with (fresh / "index.json").open("w") as file:
-                json.dump(index, file)
-                to_disk(file)
-            now = _contents(folder, pool)
-            if _key(now, config, test=test, channels=channels, value_range=value_range) != directory.name:
+            file = fresh / "pixels.bin"
+            index = _write_images(file, source, settings, pool, progress)
+            _convert_images(file, index, settings.channels, settings.value_range)
+            index["sha256"] = content_hash(file)
+            with (fresh / "index.json").open("w") as stream:
+                json.dump(index, stream)
+                _sync(stream)
+            if settings.key(_list_contents(source, pool)) != directory.name:
                 raise ValueError(
-                    f"data.path (--data) {folder.where}: pictures changed while they were prepared; start again "
+                    f"data.path (--data) {source.location}: pictures changed while they were prepared; start again "
                     "when nothing writes there"
                 )
-            move_into_place(fresh, directory, whole=lambda: _load(directory)[0] is not None)
+            move_into_place(fresh, directory, is_valid=lambda: _load(directory)[0] is not None)
     except OSError as error:
-        raise OSError(
-            error.errno,
-            f"{error.strerror} while keeping prepared pictures: make room, or name another folder as data.cache_dir",
-            str(directory.parents[1]),
-        ) from error
+        hint = "free some space, or name another folder as data.cache_dir"
+        message = f"{error.strerror} while writing prepared images: {hint}"
+        raise OSError(error.errno, message, str(directory.parents[1])) from error
+
+
+def _write_images(
+    path: Path, source: ImageSource, settings: _Settings, pool: ThreadPoolExecutor, progress: Progress | None
+) -> dict[str, Any]:
+    """Write every image with its own type and channels.
+
+    Returns `names`, `shapes` (H, W, C), `dtypes`, and `skipped` (names with reasons). Raises OSError if the file cannot
+    be written.
+    """
+    index: dict[str, Any] = {"names": [], "shapes": [], "dtypes": [], "skipped": []}
+    ahead = 4 * (settings.config.workers or os.cpu_count() or 1)
+    with path.open("wb") as file:
+        prepared = ordered_map(pool, partial(_prepare, source, settings), source.names, ahead=ahead)
+        for done, (name, result) in enumerate(prepared, start=1):
+            if isinstance(result, str):
+                index["skipped"].append((name, result))
+            else:
+                index["names"].append(name)
+                index["shapes"].append(result.shape)
+                index["dtypes"].append(str(result.dtype))
+                file.write(np.ascontiguousarray(result).data)
+            if progress:
+                progress(done, len(source.names))
+        _sync(file)
+    return index
+
+
+def _prepare(source: ImageSource, settings: _Settings, name: str) -> np.ndarray | str:
+    """Return a prepared image, or why it cannot be read. Raises ValueError if reading failed only for a moment."""
+    try:
+        nearest = isinstance(source, LabelMaps)
+        return prepare(source.read(name).pixels, settings.config, test=settings.test, nearest=nearest)
+    except OSError as error:
+        reason, path = error.strerror or str(error), source.path_of(name)
+    except ValueError as error:
+        return str(error)
+    if "unreadable" not in source.content(name):
+        raise ValueError(f"data.path (--data) {path} could be read, and then could not ({reason}): start again")
+    return reason
+
+
+def _convert_images(path: Path, index: dict[str, Any], channels: int | None, value_range: Range | None) -> None:
+    """Convert what `_write_images` wrote to the deepest type and to `channels` (None: `common_channels`).
+
+    `index` becomes that for JSON, with one `dtype` for all.
+    """
+    dtypes, shapes = index.pop("dtypes"), index["shapes"]
+    index["dtype"] = dtype = max(dtypes, key=DEPTHS.index, default="uint8")
+    channels = channels or common_channels([shape[2] for shape in shapes])
+    fits = value_range is None or all(can_hold_range(kind, value_range) for kind in dtypes)
+    if fits and set(dtypes) <= {dtype} and {shape[2] for shape in shapes} <= {channels}:
+        return
+    images = list(zip(index["names"], shapes, dtypes))
+    index |= {"names": [], "shapes": []}
+    raw_path = path.with_name("raw.bin")
+    path.rename(raw_path)
+    raw, start = np.memmap(raw_path, np.uint8, "r"), 0
+    with path.open("wb") as file:
+        for name, shape, kind in images:
+            stop = start + int(np.prod(shape)) * np.dtype(kind).itemsize
+            image, start = raw[start:stop].view(kind).reshape(shape), stop
+            try:
+                image = to_channels(promote_dtype(image, dtype, value_range), channels)
+            except ValueError as error:
+                index["skipped"].append((name, str(error)))
+                continue
+            index["names"].append(name)
+            index["shapes"].append(image.shape)
+            file.write(np.ascontiguousarray(image).data)
+        _sync(file)
+    del raw
+    raw_path.unlink()
+
+
+def _sync(file: IO[Any]) -> None:
+    """Wait until what was written to `file` is on the disk."""
+    file.flush()
+    os.fsync(file.fileno())

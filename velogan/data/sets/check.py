@@ -1,11 +1,11 @@
-"""Checks of a data set before training on it: counts, sizes, modes, broken files, duplicates, leaks."""
+"""Check a data set before training on it: counts, sizes, modes, damaged files, duplicates, leaks, ranges of values."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,34 +13,42 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.values import PixelFormat
-from velogan.data.sets.cache import check_range
-from velogan.data.sets.near_duplicates import near_duplicates, thumbnail
+from velogan.data.sets.cache import DEPTHS, check_range
 from velogan.data.sets.prefetch import ordered_map
-from velogan.data.sets.remarks import remarks
 from velogan.data.sets.slices import Slices
-from velogan.data.sets.sources import LETTERS, ImageSource, Sources, find_sources
-from velogan.data.sets.writing import DEPTHS
+from velogan.data.sets.sources import LETTERS, ImageSource, Sources, describe_skipped_files, find_sources
 from velogan.files import pluralize
-from velogan.types import Progress
+from velogan.types import Letter, Progress
 
-_DEEPER = {"uint8": "", "uint16": "16-bit ", "float32": "float32 "}
+_DEPTH_NAMES = {"uint8": "", "uint16": "16-bit ", "float32": "float32 "}
 _COLOURS = {1: "grey", 3: "RGB"}
-_SAMPLE = 256  # pixels of a picture
+_SAMPLE = 256  # values of a picture
 _ROWS = 256
-_SHOWN = 8  # names in a line of text
+_MAX_NAMES = 8  # in a line of text
 _REFUSED = "training would refuse this: "
+
+_NEAR = 4 / 255
+"""Thumbnails of near duplicates differ by at most this share of the range of values."""
+_MAX_VALUES = {"uint8": 255, "uint16": 65535}
+
+_DARK = 0.25
+"""Almost black: all but a thousandth of the values lie in the lowest quarter of the range."""
+_CLIPPED = 0.75
+"""Mostly clipped: more of the values lie outside the range. Windows of CT leave out about half, which is air."""
 
 
 @dataclass(frozen=True)
 class _Checked:
-    """What was found in one file.
+    """What was found in one file; `reason`: why it cannot be read.
 
-    `values`: the lowest and highest pixel; `sample`: some pixels; `content`: the hash of the pixels; `thumbnail`: see
-    `near_duplicates`.
+    values: the lowest and highest pixel
+    sample: some pixels
+    content: the hash of the pixels
     """
 
     name: str
@@ -48,7 +56,7 @@ class _Checked:
     mode: str = ""
     dtype: str = ""
     size: tuple[int, int] = (0, 0)
-    grey: bool = False
+    is_grey: bool = False
     values: tuple[float, float] = (0, 0)
     sample: np.ndarray = field(default_factory=lambda: np.zeros(0))
     content: str = ""
@@ -56,130 +64,171 @@ class _Checked:
 
 
 def check(config: DataConfig, *, progress: Progress | None = None) -> dict:
-    """Read every picture of a data set and report what is in it and what training with `config` would say of it.
+    """Read every picture of a data set and report what is in it and what training with `config` would report.
 
-    Returns plain lists, dicts, strings and numbers: `folders` by split and domain (`trainA` ...), each with
-    `pictures`, `width` and `height` (min, median, max, pixels), `modes`, `values` (by type: min and max), `grey` (RGB
-    without colour), `unreadable`, `duplicates` (groups of equal pictures), `remarks` (what training would report or
-    refuse, a line each); `leaks`: test pictures that training sees too, `exact` or nearly; `straddling`: likewise the
-    pictures that would be held out for validation; `not_held_out`: why none can be, else "". Raises `ValueError` as
-    `find_sources` does.
+    Returns plain lists, dicts, strings and numbers:
+
+    - `folders` by split and domain (`trainA` ...), each with `pictures`, `width` and `height` (min, median, max,
+      pixels), `modes`, `values` (by type: min and max), `grey` (RGB without colour), `unreadable`, `duplicates` (groups
+      of equal pictures) and `remarks` (what training would report or refuse, a line each)
+    - `leaks`: test pictures that are training pictures too, `exact` or nearly
+    - `straddling`: likewise the pictures that would be held out for validation
+    - `not_held_out`: why none can be held out, else ""
+
+    Raises ValueError as `find_sources` does.
     """
     sources = find_sources(config.model_copy(update={"validation": 0}))
-    held, not_held_out = sources, ""
+    split, not_held_out = sources, ""
     try:
-        held = find_sources(config)
-    except ValueError as error:  # the pictures are there, so the reason is the holding out
+        split = find_sources(config)
+    except ValueError as error:  # the pictures exist, so the reason is the holding out
         not_held_out = str(error)
     folders: dict[str, ImageSource] = {}
-    for letter, side in (("A", sources.a), ("B", sources.b)):
-        folders |= {f"train{letter}": side.train} | ({f"test{letter}": side.test} if side.test else {})
-    seen = _look_at(folders, progress)
+    for letter, source in zip(LETTERS, (sources.a, sources.b)):
+        folders |= {f"train{letter}": source.train} | ({f"test{letter}": source.test} if source.test else {})
+    checked = _check_folders(folders, progress)
     return {
         "path": list(config.path),
         "domains": {"A": sources.a.name, "B": sources.b.name},
         "aligned": sources.aligned,
-        "folders": {key: _summary(key, folders[key], found, config) for key, found in seen.items()},
-        "leaks": _leaks(seen),
-        "straddling": _straddling(seen, held),
+        "folders": {key: _summarize(key, folders[key], files, config) for key, files in checked.items()},
+        "leaks": _find_leaks(checked, "test"),
+        "straddling": _find_straddling(checked, split),
         "not_held_out": not_held_out,
     }
 
 
 def find_leaks(folders: Mapping[str, ImageSource], *, progress: Progress | None = None) -> list[dict[str, Any]]:
     """List the pictures of folders named `test...` that occur in folders named `train...` too, as `check` does."""
-    return _leaks(_look_at(folders, progress))
+    return _find_leaks(_check_folders(folders, progress), "test")
 
 
-def _look_at(folders: Mapping[str, ImageSource], progress: Progress | None) -> dict[str, list[_Checked]]:
+def domain_warnings(source: ImageSource, form: PixelFormat, values: np.ndarray, *, letter: Letter) -> list[str]:
+    """List, a line each, which volumes were found or files skipped, and whether the range of values is wrong.
+
+    `form`: of the images of domain `letter`; `values`: some of their pixels.
+    """
+    note = source.note if isinstance(source, Slices) else describe_skipped_files(source.directory, scans=False)
+    return [line for line in (note, range_warning(form, values, letter=letter)) if line]
+
+
+def range_warning(form: PixelFormat, values: np.ndarray, *, letter: Letter) -> str:
+    """Return a line if a domain's range of values would make its images almost black or mostly clipped; else nothing.
+
+    Images of 8 bits without a declared range need none; floats without one are refused elsewhere.
+    """
+    has_default_range = form.range is None and form.dtype in ("uint8", "float32")
+    if not values.size or form.own_scale or has_default_range:
+        return ""
+    low, high = form.range or (0, float(np.iinfo(form.dtype).max))
+    hint = f"--data.range-{letter.lower()} {values.min():g} {values.max():g} would show all of them"
+    outside = float(((values < low) | (values > high)).mean())
+    if outside > _CLIPPED:
+        return f"{outside:.0%} of the values lie outside {low:g} to {high:g} and are clipped: {hint}"
+    if np.quantile(values, 0.999) < low + _DARK * (high - low):
+        return f"almost black: values are {values.min():g} to {values.max():g}, of {low:g} to {high:g}: {hint}"
+    return ""
+
+
+def _check_folders(folders: Mapping[str, ImageSource], progress: Progress | None) -> dict[str, list[_Checked]]:
     total = sum(len(folder.names) for folder in folders.values())
-    seen: dict[str, list[_Checked]] = {}
+    checked: dict[str, list[_Checked]] = {key: [] for key in folders}
     done = 0
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for key, folder in folders.items():
-            seen[key] = []
-            for _, one in ordered_map(pool, partial(_look, folder), folder.names, ahead=64):
-                seen[key].append(one)
+            for _, file in ordered_map(pool, partial(_check_file, folder), folder.names, ahead=64):
+                checked[key].append(file)
                 done += 1
                 if progress:
                     progress(done, total)
-    return seen
+    return checked
 
 
-def _look(folder: ImageSource, name: str) -> _Checked:
+def _check_file(folder: ImageSource, name: str) -> _Checked:
     try:
         picture = folder.read(name)
-    except OSError as error:
-        return _Checked(name, reason=error.strerror or str(error))
-    except ValueError as error:
-        return _Checked(name, reason=str(error))
+    except (OSError, ValueError) as error:
+        return _Checked(name, reason=getattr(error, "strerror", None) or str(error))
     pixels = picture.pixels
     height, width, channels = pixels.shape
-    grey = channels == 3 and all(np.array_equal(pixels[..., 0], pixels[..., other]) for other in (1, 2))
-    shown = pixels[..., :1] if grey else pixels  # a grey picture saved as RGB is the same picture
-    content = hashlib.sha256(f"{shown.shape} {pixels.dtype}".encode())
+    is_grey = channels == 3 and all(np.array_equal(pixels[..., 0], pixels[..., other]) for other in (1, 2))
+    distinct = pixels[..., :1] if is_grey else pixels  # a grey picture saved as RGB is the same picture
+    content = hashlib.sha256(f"{distinct.shape} {pixels.dtype}".encode())
     for top in range(0, height, _ROWS):  # a band at a time, since hashing needs a copy
-        content.update(np.ascontiguousarray(shown[top : top + _ROWS]).data)
+        content.update(np.ascontiguousarray(distinct[top : top + _ROWS]).data)
     return _Checked(
         name,
-        mode=_mode(picture),
+        mode=_describe_mode(picture),
         dtype=pixels.dtype.name,
         size=(width, height),
-        grey=grey,
+        is_grey=is_grey,
         values=(pixels.min().item(), pixels.max().item()),
         sample=pixels.reshape(-1)[:: pixels.size // _SAMPLE | 1].copy(),
         content=content.hexdigest(),
-        thumbnail=thumbnail(shown),
+        thumbnail=_thumbnail(distinct),
     )
 
 
-def _mode(picture: Picture) -> str:
-    """Name a picture's depth and channels: "RGBA", "16-bit grey", "float32, 5 channels"."""
-    channels, depth = picture.pixels.shape[2], _DEEPER[picture.pixels.dtype.name]
+def _describe_mode(picture: Picture) -> str:
+    """Return a picture's depth and channels: "RGBA", "16-bit grey", "float32, 5 channels"."""
+    channels, depth = picture.pixels.shape[2], _DEPTH_NAMES[picture.pixels.dtype.name]
+    has_alpha = picture.alpha is not None
     if channels not in _COLOURS:
-        plain = f"{depth.strip() or '8-bit'}, {pluralize(channels, 'channel')}"
-        return plain + (" and alpha" if picture.alpha is not None else "")
-    alpha = {1: "+alpha", 3: "A"}[channels] if picture.alpha is not None else ""
-    return depth + _COLOURS[channels] + alpha
+        return f"{depth.strip() or '8-bit'}, {pluralize(channels, 'channel')}{' and alpha' if has_alpha else ''}"
+    return depth + _COLOURS[channels] + ({1: "+alpha", 3: "A"}[channels] if has_alpha else "")
 
 
-def _summary(key: str, folder: ImageSource, found: list[_Checked], config: DataConfig) -> dict:
-    good = [one for one in found if not one.reason]
-    unread = [(one.name, one.reason) for one in found if one.reason]
-    before = folder.skipped if isinstance(folder, Slices) else ()  # left out of its names
-    groups = defaultdict(list)
-    for one in good:
-        groups[one.content].append(one.name)
+def _thumbnail(pixels: np.ndarray) -> np.ndarray:
+    """Reduce `(H, W, C)` to the means of 8x8 boxes in three channels, `(192,)` float32.
+
+    Integers are divided by their type's maximum; floats stay as they are.
+    """
+    if pixels.shape[2] not in (1, 3):
+        pixels = pixels.mean(axis=2, keepdims=True, dtype=np.float32)
+    planes = []
+    for channel in range(pixels.shape[2]):  # one at a time, since each is a copy
+        plane = np.ascontiguousarray(pixels[..., channel], dtype="u1" if pixels.dtype == np.uint8 else "f4")
+        planes.append(np.asarray(Image.fromarray(plane).resize((8, 8), Image.Resampling.BOX), np.float32))
+    return np.stack(planes * (3 // len(planes)), axis=-1).reshape(-1) / np.float32(
+        _MAX_VALUES.get(pixels.dtype.name, 1)
+    )
+
+
+def _summarize(key: str, folder: ImageSource, files: list[_Checked], config: DataConfig) -> dict:
+    good = [file for file in files if not file.reason]
+    unreadable = [(file.name, file.reason) for file in files if file.reason]
+    unreadable += folder.skipped if isinstance(folder, Slices) else ()  # these are not among its names
+    equal = defaultdict(list)
+    for file in good:
+        equal[file.content].append(file.name)
+    values = {
+        dtype: [value for file in good if file.dtype == dtype for value in file.values]
+        for dtype in sorted({file.dtype for file in good})
+    }
     return {
-        "directory": folder.where,
-        "remarks": _remarks(key, folder, good, config),
+        "directory": folder.location,
+        "remarks": _list_warnings(key, folder, good, config),
         "pictures": len(good),
-        "width": _spread([one.size[0] for one in good]),
-        "height": _spread([one.size[1] for one in good]),
-        "modes": dict(Counter(one.mode for one in good).most_common()),
-        "values": {
-            dtype: {
-                "min": min(one.values[0] for one in good if one.dtype == dtype),
-                "max": max(one.values[1] for one in good if one.dtype == dtype),
-            }
-            for dtype in sorted({one.dtype for one in good})
-        },
-        "grey": [one.name for one in good if one.grey],
-        "unreadable": [{"name": name, "reason": reason} for name, reason in (*unread, *before)],
-        "duplicates": [names for names in groups.values() if len(names) > 1],
+        "width": _spread([file.size[0] for file in good]),
+        "height": _spread([file.size[1] for file in good]),
+        "modes": dict(Counter(file.mode for file in good).most_common()),
+        "values": {dtype: {"min": min(ends), "max": max(ends)} for dtype, ends in values.items()},
+        "grey": [file.name for file in good if file.is_grey],
+        "unreadable": [{"name": name, "reason": reason} for name, reason in unreadable],
+        "duplicates": [names for names in equal.values() if len(names) > 1],
     }
 
 
-def _remarks(key: str, folder: ImageSource, good: list[_Checked], config: DataConfig) -> list[str]:
+def _list_warnings(key: str, folder: ImageSource, good: list[_Checked], config: DataConfig) -> list[str]:
     """List what training would report or refuse of the pictures that can be read."""
     letter = LETTERS[key.endswith("B")]
-    dtype = max((one.dtype for one in good), key=DEPTHS.index, default="uint8")
-    form = PixelFormat(dtype=dtype, range=config.reading(letter)["value_range"])
+    dtype = max((file.dtype for file in good), key=DEPTHS.index, default="uint8")
+    form = PixelFormat(dtype=dtype, range=config.read_options(letter)["value_range"])
     form = folder.format(form) if isinstance(folder, Slices) else form
-    values = np.concatenate([np.zeros(0), *(one.sample for one in good if one.dtype == dtype)])
-    lines = remarks(folder, form, values, letter=letter)
+    values = np.concatenate([np.zeros(0), *(file.sample for file in good if file.dtype == dtype)])
+    lines = domain_warnings(folder, form, values, letter=letter)
     try:
-        check_range(folder, [one.name for one in good], form)
+        check_range(folder, [file.name for file in good], form)
     except ValueError as error:
         lines.append(f"{_REFUSED}{error}")
     return lines
@@ -189,35 +238,40 @@ def _spread(values: list[int]) -> dict | None:
     return {"min": min(values), "median": median(values), "max": max(values)} if values else None
 
 
-def _leaks(seen: dict[str, list[_Checked]], held: str = "test") -> list[dict]:
-    """List each picture of the split `held` that equals a training picture, or nearly, with the nearest one."""
+def _find_leaks(checked: Mapping[str, list[_Checked]], split: str) -> list[dict]:
+    """List each picture of `split` that equals a training picture, or nearly, with the nearest one."""
     leaks = []
-    for dtype in _DEEPER:  # values of different types have different scales
-        train, asked = _of_split(seen, "train", dtype), _of_split(seen, held, dtype)
-        thumbnails = [np.array([one.thumbnail for _, one in split]) for split in (asked, train)]
-        for number, nearest in near_duplicates(*thumbnails, dtype=dtype):
-            (key, one), (other, twin) = asked[number], train[nearest]
-            exact = one.content == twin.content
-            leaks.append({held: f"{key}/{one.name}", "train": f"{other}/{twin.name}", "exact": exact})
+    for dtype in DEPTHS:  # values of different types have different scales
+        train, other = _of_split(checked, "train", dtype), _of_split(checked, split, dtype)
+        if not train:
+            continue
+        thumbnails = np.array([file.thumbnail for _, file in train])
+        near = _NEAR * (1 if dtype == "uint8" else thumbnails.max() - thumbnails.min())
+        for key, file in other:
+            distance = np.abs(thumbnails - file.thumbnail).max(axis=1)
+            train_key, twin = train[int(distance.argmin())]
+            if distance.min() <= near:
+                pair = {split: f"{key}/{file.name}", "train": f"{train_key}/{twin.name}"}
+                leaks.append({**pair, "exact": file.content == twin.content})
     return leaks
 
 
-def _of_split(seen: dict[str, list[_Checked]], split: str, dtype: str) -> list[tuple[str, _Checked]]:
-    return [(key, one) for key in seen if key.startswith(split) for one in seen[key] if one.dtype == dtype]
+def _of_split(checked: Mapping[str, list[_Checked]], split: str, dtype: str) -> Sequence[tuple[str, _Checked]]:
+    return [(key, file) for key in checked if key.startswith(split) for file in checked[key] if file.dtype == dtype]
 
 
-def _straddling(seen: dict[str, list[_Checked]], sources: Sources) -> list[dict]:
-    """List the pictures that would be held out for validation although training sees near duplicates of them."""
-    found = []
-    for side in (sources.a, sources.b):
-        held = set(side.validation.names if side.validation else ())
+def _find_straddling(checked: Mapping[str, list[_Checked]], sources: Sources) -> list[dict]:
+    """List the pictures that would be held out for validation although training has near duplicates of them."""
+    straddling = []
+    for source in (sources.a, sources.b):
+        held_out = set(source.validation.names if source.validation else ())
         split: dict[str, list[_Checked]] = {"train": [], "validation": []}
-        for one in seen[f"train{side.letter}"]:
-            split["validation" if one.name in held else "train"].append(one)
-        for leak in _leaks(split, "validation"):
-            names = {part: f"train{side.letter}/{leak[part].partition('/')[2]}" for part in split}
-            found.append(leak | names)
-    return found
+        for file in checked[f"train{source.letter}"]:
+            split["validation" if file.name in held_out else "train"].append(file)
+        for leak in _find_leaks(split, "validation"):
+            names = {part: f"train{source.letter}/{leak[part].partition('/')[2]}" for part in split}
+            straddling.append(leak | names)
+    return straddling
 
 
 def render_text(result: dict) -> str:
@@ -227,30 +281,35 @@ def render_text(result: dict) -> str:
         lines.append("testA and testB are aligned pairs: translations can be scored against the truth")
     for key, folder in result["folders"].items():
         modes = ", ".join(f"{count} {mode}" for mode, count in folder["modes"].items())
-        lines.append(f"{key}: {pluralize(folder['pictures'], 'picture')} ({modes or 'none readable'}){_sizes(folder)}")
+        lines.append(
+            f"{key}: {pluralize(folder['pictures'], 'picture')} ({modes or 'none readable'}){_describe_sizes(folder)}"
+        )
         deep = {dtype: values for dtype, values in folder["values"].items() if dtype != "uint8"}
         lines += [f"  {dtype} values {values['min']:g} to {values['max']:g}" for dtype, values in deep.items()]
         lines += [f"  {remark}" for remark in folder["remarks"]]
         if folder["grey"]:
             lines.append(f"  {_some('without colour', folder['grey'])}")
         if folder["unreadable"]:
-            broken = [f"{one['name']} ({one['reason']})" for one in folder["unreadable"]]
-            lines.append(f"  {_some('cannot be read', broken)}")
+            unreadable = [f"{file['name']} ({file['reason']})" for file in folder["unreadable"]]
+            lines.append(f"  {_some('cannot be read', unreadable)}")
         if folder["duplicates"]:
             lines.append(f"  {_some('equal pictures', [' = '.join(names) for names in folder['duplicates']])}")
-    if result["leaks"]:
-        leaks = [f"{leak['test']} {'=' if leak['exact'] else '~'} {leak['train']}" for leak in result["leaks"]]
-        lines.append(_some("test pictures that training sees too (~ almost equal, saved again)", leaks))
     if result["not_held_out"]:
         lines.append(f"{_REFUSED}{result['not_held_out']}")
-    if result["straddling"]:
-        pairs = [f"{one['validation']} {'=' if one['exact'] else '~'} {one['train']}" for one in result["straddling"]]
-        what = "pictures for validation that training sees too, unless --data.group keeps such pictures together"
-        lines.append(_some(what, pairs))
+    for key, split, description in (
+        ("leaks", "test", "test pictures that are training pictures too (~ almost equal, saved again)"),
+        (
+            "straddling",
+            "validation",
+            "pictures for validation that are training pictures too, unless --data.group keeps such pictures together",
+        ),
+    ):
+        if pairs := [f"{pair[split]} {'=' if pair['exact'] else '~'} {pair['train']}" for pair in result[key]]:
+            lines.append(_some(description, pairs))
     return "\n".join(lines)
 
 
-def _sizes(folder: dict) -> str:
+def _describe_sizes(folder: dict) -> str:
     if folder["width"] is None:
         return ""
     wide, high = folder["width"], folder["height"]
@@ -262,7 +321,7 @@ def _sizes(folder: dict) -> str:
     )
 
 
-def _some(what: str, names: list[str]) -> str:
-    shown = [name if name.isprintable() else ascii(name) for name in names[:_SHOWN]]
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{len(names)} {what}: {', '.join(shown)}{more}"
+def _some(description: str, names: list[str]) -> str:
+    shown = [name if name.isprintable() else ascii(name) for name in names[:_MAX_NAMES]]
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"{len(names)} {description}: {', '.join(shown)}{more}"

@@ -59,7 +59,7 @@ def download(
         except (BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
             raise ValueError(f"{address} is no whole archive ({error}): try again") from error
         archive.unlink()
-        move_into_place(fresh, directory.absolute(), whole=lambda: True)
+        move_into_place(fresh, directory.absolute(), is_valid=lambda: True)
     return count
 
 

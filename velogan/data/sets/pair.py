@@ -11,8 +11,8 @@ from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.pictures.values import common_channels
 from velogan.data.sets.annotations import Labels, Task, find_annotations, open_annotations
 from velogan.data.sets.cache import Domain, open_domain, unreadable_error
+from velogan.data.sets.check import domain_warnings
 from velogan.data.sets.loader import Annotation, window
-from velogan.data.sets.remarks import remarks
 from velogan.data.sets.sources import DomainSource, Sources, find_sources
 
 _LOOKED_AT = 16
@@ -71,8 +71,8 @@ def probe_channels(side: DomainSource, config: DataConfig) -> int:
         except (OSError, ValueError) as error:
             reasons.append(str(error))
     if not counts:
-        raise unreadable_error(side.train, names[0], reasons[0], looked_at=len(reasons))
-    return config.reading(side.letter)["channels"] or common_channels(counts)
+        raise unreadable_error(side.train, names[0], reasons[0], count=len(reasons))
+    return config.read_options(side.letter)["channels"] or common_channels(counts)
 
 
 def open_data(config: DataConfig, *, task: Task, print_line: Callable[[str], None]) -> Data:
@@ -84,8 +84,8 @@ def open_data(config: DataConfig, *, task: Task, print_line: Callable[[str], Non
     domains = []
     for side in sides:
         progress = task(f"preparing {side.letter}")
-        domain = open_domain(side.train, config, test=False, **config.reading(side.letter), progress=progress)
-        lines = remarks(side.train, domain.format, domain.sample(_LOOKED_AT), letter=side.letter)
+        domain = open_domain(side.train, config, test=False, **config.read_options(side.letter), progress=progress)
+        lines = domain_warnings(side.train, domain.format, domain.sample(_LOOKED_AT), letter=side.letter)
         for line in filter(None, (domain.note, domain.skipped_line, *lines)):
             print_line(f"domain {side.letter}: {line}")
         domains.append(domain)

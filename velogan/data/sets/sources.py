@@ -1,9 +1,8 @@
-"""Finding the pictures: folders, their splits and, where known, the right answers."""
+"""Find the pictures of both domains: folders, their splits and, if known, the true translations."""
 
 from __future__ import annotations
 
 import hashlib
-import heapq
 import os
 import re
 from collections import Counter
@@ -33,18 +32,17 @@ from velogan.types import Letter, Progress
 
 LETTERS: tuple[Letter, Letter] = ("A", "B")
 
-_KINDS = 8  # that a line names of files that are left out
+_MAX_KINDS = 8  # of skipped files, in one line
 
-FEWEST = 20
-"""A domain with fewer training pictures than this holds none of them out."""
+MIN_TO_HOLD_OUT = 20
+"""Training pictures that a domain needs for some of them to be held out."""
 
 
 @dataclass(frozen=True)
 class Folder:
     """Pictures below one directory: their paths relative to it, sorted.
 
-    `pages_are_channels`: pages of a TIFF that does not say what they are. `filled`: as of `read_picture`; False of
-    masks and label maps.
+    `pages_are_channels` and `filled`: as of `read_picture`; `filled` is False for masks and label maps.
     """
 
     directory: Path
@@ -53,51 +51,51 @@ class Folder:
     filled: bool = True
 
     @property
-    def where(self) -> str:
-        """The directory."""
+    def location(self) -> str:
+        """The directory, for messages."""
         return str(self.directory)
 
-    def some(self, numbers: Iterable[int]) -> Self:
-        """Choose by numbers."""
-        return replace(self, names=tuple(self.names[number] for number in numbers))
+    def select(self, indices: Iterable[int]) -> Self:
+        """Return the pictures with these indices."""
+        return self.select_names(self.names[index] for index in indices)
 
-    def named(self, names: Iterable[str]) -> Self:
-        """Choose by names."""
+    def select_names(self, names: Iterable[str]) -> Self:
+        """Return the pictures with these names."""
         return replace(self, names=tuple(names))
 
     def path_of(self, name: str) -> str:
-        """The path of a picture."""
+        """Return the path of a picture."""
         return str(self.directory / name)
 
     def read(self, name: str) -> Picture:
-        """Read a picture. Raises `OSError` and `ValueError` as `read_picture` and `check_has_data` do."""
-        path, how = self.directory / name, self.pages_are_channels
-        return check_has_data(read_picture(path, pages_are_channels=how, filled=self.filled))
+        """Read a picture. Raises OSError and ValueError as `read_picture` and `check_has_data` do."""
+        path, channels = self.directory / name, self.pages_are_channels
+        return check_has_data(read_picture(path, pages_are_channels=channels, filled=self.filled))
 
     def content(self, name: str) -> str:
-        """Give the hash of a picture's file; one too large for a picture is not read."""
+        """Return the hash of a picture's file and of how it is read; a file too large for a picture is not read."""
         path = self.directory / name
         size = path.stat().st_size if path.is_file() else 0
         if size > MAX_BYTES + MAX_HEADER_BYTES:
             return f"unreadable: {size} bytes"
-        found = content_hash(path) + " pages are channels" * self.pages_are_channels
-        return found + " as it is" * (not self.filled and detect_suffix(read_first_bytes(path, 12)) == ".tiff")
+        digest = content_hash(path) + " pages are channels" * self.pages_are_channels
+        return digest + " as it is" * (not self.filled and detect_suffix(read_first_bytes(path, 12)) == ".tiff")
 
 
 ImageSource = Folder | Slices
-"""Pictures by name; `where` is for messages."""
+"""Images by name."""
 
 
 class LabelMaps(Folder):
-    """Label maps below one directory, which are resized by the nearest pixel."""
+    """Label maps below one directory, which are resized by nearest neighbour."""
 
     def content(self, name: str) -> str:
-        """Give the hash of a map's file, which is not that of the same file as a picture."""
+        """Return the hash of a map's file, which differs from that of the same file as a picture."""
         return f"labels {super().content(name)}"
 
 
 def content_hash(path: Path) -> str:
-    """Give the SHA-256 of a file's bytes, or the reason why they cannot be read."""
+    """Return the SHA-256 of a file's bytes, or the reason why they cannot be read."""
     if not path.is_file():  # opening a pipe would wait for a writer
         return "unreadable: not a regular file"
     try:
@@ -110,8 +108,9 @@ def content_hash(path: Path) -> str:
 class DomainSource:
     """One domain, `letter` A or B, on disk.
 
-    `truth`: folder with the true counterpart of each test picture in the other domain, under the same name; `mask`:
-    likewise masks, 255 on the object and 0 elsewhere. `validation`: pictures held out of `train`.
+    validation: pictures held out of `train`
+    truth: folder with the true translation of each test picture, under the same name
+    mask: likewise masks, 255 on the object and 0 elsewhere
     """
 
     letter: Letter
@@ -133,17 +132,17 @@ class Sources:
 
 
 def cache_directory(config: DataConfig) -> Path:
-    """Give the folder for decoded and rendered pictures; other users may share it."""
-    return _made(Path(config.cache_dir).expanduser()) if config.cache_dir else code_directory()
+    """Return the folder for decoded and rendered pictures; other users may share it."""
+    return _create(Path(config.cache_dir).expanduser()) if config.cache_dir else code_directory()
 
 
 def code_directory() -> Path:
-    """Give the folder for compiled code, which ignores `data.cache_dir`: no other user may write to it."""
-    return _made(Path(os.environ.get("VELOGAN_CACHE") or "~/.cache/velogan").expanduser())
+    """Return the folder for compiled code, which ignores `data.cache_dir`: no other user may write to it."""
+    return _create(Path(os.environ.get("VELOGAN_CACHE") or "~/.cache/velogan").expanduser())
 
 
-def _made(cache: Path) -> Path:
-    """Make the folder for its owner alone; if that fails, the first write there raises the error."""
+def _create(cache: Path) -> Path:
+    """Create the folder for its owner alone; if that fails, the first write there raises the error."""
     with suppress(OSError):
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     return cache
@@ -152,182 +151,177 @@ def _made(cache: Path) -> Path:
 def find_sources(config: DataConfig, *, progress: Progress | None = None) -> Sources:
     """Find both domains; render the built-in set first if no earlier run did.
 
-    Raises `ValueError` that names the field, the folder and the hint if a folder is missing or empty, or if
-    `data.group` finds no groups or only one.
+    Raises ValueError, with field, folder and hint, if a folder is missing or empty, or if `data.group` matches nothing
+    or yields one group.
     """
-    sources = _find(config, progress)
-    sides = (sources.a, sources.b)
-    for side in sides:
-        if config.group is not None:
-            _check_groups(side, config.group)
-        if config.context_slices:
-            _check_volumes(side, config.context_slices)
-    if config.validation and min(len(side.train.names) for side in sides) >= FEWEST:
-        a, b = (_hold_out(side, config) for side in sides)
-        sources = replace(sources, a=a, b=b)
-    return sources
+    found = _find(config, progress)
+    sources = (found.a, found.b)
+    for source in sources:
+        _check_names(source, config)
+    if config.validation and min(len(source.train.names) for source in sources) >= MIN_TO_HOLD_OUT:
+        a, b = (_hold_out(source, config) for source in sources)
+        found = replace(found, a=a, b=b)
+    return found
 
 
 def check_output_outside_data(config: DataConfig, out: Path) -> None:
-    """ValueError where `out` lies among the pictures: those that are written there would be trained on, too."""
-    given = [Path(one).expanduser() for one in config.path]
-    parts = (given[0] / f"{part}{letter}" for part in ("train", "test") for letter in LETTERS)
-    for folder in given if len(given) > 1 else parts:
+    """Raise ValueError if `out` lies among the pictures: what is written there would be trained on, too."""
+    roots = [Path(path).expanduser() for path in config.path]
+    parts = (roots[0] / f"{part}{letter}" for part in ("train", "test") for letter in LETTERS)
+    for folder in roots if len(roots) > 1 else parts:
         if folder.is_dir() and out.resolve().is_relative_to(folder.resolve()):
             raise ValueError(
-                f"--out {out} lies in {folder}, so that pictures of this run would become pictures of the data: name "
-                "a folder elsewhere"
+                f"--out {out} lies in {folder}, so that pictures of this run would become training data: name a folder "
+                "elsewhere"
             )
 
 
-def _check_volumes(side: DomainSource, neighbours: int) -> None:
-    train = side.train
-    if not isinstance(train, Slices) or all(len(one.slices) == 1 for one in train.look.series):
+def _check_names(source: DomainSource, config: DataConfig) -> None:
+    """Raise ValueError if `data.group` matches no name, or `data.context_slices` is set without volumes."""
+    train, domain = source.train, f"{source.train.location} (domain {source.letter})"
+    if config.group is not None and not any(_group_of(name, config.group) for name in train.names):
         raise ValueError(
-            f"data.context_slices={neighbours} is for volumes of several slices, of DICOM or NIfTI, and {train.where} "
-            f"(domain {side.letter}) holds none: leave it out"
+            f"data.group={config.group!r} matches no name in {domain}, for example {train.names[0]}: correct the "
+            "regular expression, or leave it out"
+        )
+    has_volumes = isinstance(train, Slices) and any(len(series.slices) > 1 for series in train.index.volumes)
+    if config.context_slices and not has_volumes:
+        raise ValueError(
+            f"data.context_slices={config.context_slices} is for volumes of several slices, of DICOM or NIfTI, and "
+            f"{domain} holds none: leave it out"
         )
 
 
-def _check_groups(side: DomainSource, expression: str) -> None:
-    if not any(_group_of(name, expression) for name in side.train.names):
-        raise ValueError(
-            f"data.group={expression!r} finds nothing in the names of {side.train.where} (domain {side.letter}), "
-            f"for example in {side.train.names[0]}: mend the regular expression, or leave it out"
-        )
-
-
-def _group_of(name: str, expression: str | None) -> str | None:
-    match = re.search(expression, name) if expression is not None else None
+def _group_of(name: str, expression: str) -> str | None:
+    match = re.search(expression, name)
     return match and match[1 if match.re.groups else 0]
 
 
-def _hold_out(side: DomainSource, config: DataConfig) -> DomainSource:
-    """Move whole groups with at most `data.validation` pictures, at most a tenth of all, to validation.
+def _hold_out(source: DomainSource, config: DataConfig) -> DomainSource:
+    """Move complete groups with at most `data.validation` pictures, at most a tenth of all, to validation.
 
-    The groups whose names have the lowest hashes are taken: at least one group, but none with more than half of the
+    The groups whose names have the lowest hashes are chosen: at least one group, but none with more than half of the
     pictures. So both domains hold out equal names, which keeps pairs together, and a few new files change little.
     """
-    total = len(side.train.names)
-    most = min(config.validation, total // 10)
-    names = side.train.names
-    patients = side.train.patients if isinstance(side.train, Slices) else None
-    if config.group is None and patients is None:
-        held = set(heapq.nsmallest(most, range(total), key=lambda number: _rank(names[number])))
-    else:
-        groups = [_group_of(name, config.group) for name in names] if config.group is not None else patients or ()
-        held = _whole_groups([(bool(group), group or name) for group, name in zip(groups, names)], most)
-    if not held:
-        asked, mend = f"data.path (--data) {side.train.where}", "add patients"
-        if config.group is not None:
-            asked, mend = f"data.group={config.group!r}", "let it find smaller groups"
+    names, train = source.train.names, source.train
+    groups: Sequence[str | None] = train.patients if isinstance(train, Slices) else [None] * len(names)
+    field, fix = f"data.path (--data) {train.location}", "add patients"
+    if config.group is not None:
+        groups = [_group_of(name, config.group) for name in names]
+        field, fix = f"data.group={config.group!r}", "let it match smaller groups"
+    keys = [(bool(group), group or name) for group, name in zip(groups, names)]
+    held_out = _choose_groups(keys, min(config.validation, len(names) // 10))
+    if not held_out:
         raise ValueError(
-            f"{asked}: more than half of the {total} training pictures of domain {side.letter} are of one group or "
-            f"patient, so that none can be held out for validation: {mend}, or set data.validation=0"
+            f"{field}: more than half of the {len(names)} training pictures of domain {source.letter} are of one group "
+            f"or patient, so that none can be held out for validation: {fix}, or set data.validation=0"
         )
-    train = side.train.some([number for number in range(total) if number not in held])
-    return replace(side, train=train, validation=side.train.some(sorted(held)))
+    rest = train.select(index for index in range(len(names)) if index not in held_out)
+    return replace(source, train=rest, validation=train.select(sorted(held_out)))
 
 
-def _rank(name: str) -> bytes:
-    return hashlib.sha256(os.fsencode(name)).digest()
+def _choose_groups(keys: Sequence[tuple[bool, str]], max_pictures: int) -> set[int]:
+    """Return the indices of the pictures of some groups, in the order of the hashes of the groups' names.
 
-
-def _whole_groups(named: Sequence[tuple[bool, str]], most: int) -> set[int]:
-    """The numbers of the pictures of some groups, in the order of the hashes of the groups' names.
-
-    `named`: each picture's group, or False and its own name.
+    `keys`: each picture's group, or False and its own name.
     """
     groups: dict[tuple[bool, str], list[int]] = {}
-    for number, key in enumerate(named):
-        groups.setdefault(key, []).append(number)
-    held: set[int] = set()
-    for key in sorted(groups, key=lambda key: _rank(key[1])):
-        if 2 * len(groups[key]) > len(named):
+    for index, key in enumerate(keys):
+        groups.setdefault(key, []).append(index)
+    chosen: set[int] = set()
+    for key in sorted(groups, key=lambda key: hashlib.sha256(os.fsencode(key[1])).digest()):
+        if 2 * len(groups[key]) > len(keys):
             continue
-        if held and len(held) + len(groups[key]) > most:
+        if chosen and len(chosen) + len(groups[key]) > max_pictures:
             break
-        held.update(groups[key])
-    return held
+        chosen.update(groups[key])
+    return chosen
 
 
 def _find(config: DataConfig, progress: Progress | None) -> Sources:
     if len(config.path) == 2:
-        return _two_sets(config, progress)
+        return _find_in_two_folders(config, progress)
     if config.path[0] == BUILT_IN:
-        return _one_folder(_rendered(config, progress), ("apples", "oranges"), config, progress)
+        return _find_in_one_folder(_render(config, progress), ("apples", "oranges"), config, progress)
     root = Path(config.path[0]).expanduser()
-    named = re.fullmatch(r"(.+?)2(.+)", root.resolve().name)
-    return _one_folder(root, (named[1], named[2]) if named else ("A", "B"), config, progress)
+    match = re.fullmatch(r"(.+?)2(.+)", root.resolve().name)  # such as horse2zebra
+    return _find_in_one_folder(root, (match[1], match[2]) if match else LETTERS, config, progress)
 
 
-def _rendered(config: DataConfig, progress: Progress | None) -> Path:
-    whole = config.preprocess in ("crop", "none")
-    load, test = config.load_side, config.load_side if whole else config.crop_size
-    counts = f"{config.render_count}-{config.render_test}"
-    name = f"{BUILT_IN}-v{VERSION}-{load}-{test}-{counts}-seed0"
+def _render(config: DataConfig, progress: Progress | None) -> Path:
+    is_uncropped = config.preprocess in ("crop", "none")
+    train_size, test_size = config.load_side, config.load_side if is_uncropped else config.crop_size
+    name = f"{BUILT_IN}-v{VERSION}-{train_size}-{test_size}-{config.render_count}-{config.render_test}-seed0"
     return render_folder(
         cache_subdir(cache_directory(config), "rendered") / name,
         count=config.render_count,
         test_count=config.render_test,
-        image_size=load,
-        test_size=test,
+        image_size=train_size,
+        test_size=test_size,
         seed=0,
         progress=progress,
     )
 
 
-def _two_sets(config: DataConfig, progress: Progress | None) -> Sources:
-    first, second = config.path
-    places = [Path(one).expanduser().resolve() for one in config.path]
-    if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
+def _find_in_two_folders(config: DataConfig, progress: Progress | None) -> Sources:
+    a, b = folders = [Path(path).expanduser().resolve() for path in config.path]
+    if a.is_relative_to(b) or b.is_relative_to(a):
         raise ValueError(
-            f"data.path (--data) names {first} and {second}, which are one place or lie one in the other, so that "
-            "pictures would be in both domains: name two folders side by side"
+            f"data.path (--data) names {config.path[0]} and {config.path[1]}, which are one folder or lie one in the "
+            "other, so that pictures would be in both domains: name two folders side by side"
         )
-    sides: list[DomainSource] = []
-    names = [place.name for place in places]
-    for letter, name, given in zip(LETTERS, names if names[0] != names[1] else LETTERS, config.path):
-        sides.append(DomainSource(letter, name, _pictures(Path(given).expanduser(), letter, config, progress)))
-    return Sources(sides[0], sides[1], aligned=False)
+    names = LETTERS if a.name == b.name else [folder.name for folder in folders]
+    sources = [
+        DomainSource(letter, name, _find_images(Path(path).expanduser(), letter, config, progress))
+        for letter, name, path in zip(LETTERS, names, config.path)
+    ]
+    return Sources(*sources, aligned=False)
 
 
-def _one_folder(root: Path, names: tuple[str, str], config: DataConfig, progress: Progress | None) -> Sources:
+def _find_in_one_folder(root: Path, names: tuple[str, str], config: DataConfig, progress: Progress | None) -> Sources:
     if not (root / "trainA").is_dir() or not (root / "trainB").is_dir():
         raise ValueError(
-            f"data.path (--data) {root} must hold trainA and trainB, and testA and testB if you have them, "
-            f"but it {_found(root)}; name such a folder, two folders of pictures, or {BUILT_IN}"
+            f"data.path (--data) {root} must hold trainA and trainB, and testA and testB if you have them, but it "
+            f"{_describe(root)}; name such a folder, two folders of pictures, or {BUILT_IN}"
         )
-    test_a, test_b = [
-        _pictures(root / f"test{letter}", letter, config, progress) if (root / f"test{letter}").is_dir() else None
+    tests = [
+        _find_images(root / f"test{letter}", letter, config, progress) if (root / f"test{letter}").is_dir() else None
         for letter in LETTERS
     ]
-    aligned = isinstance(test_a, Folder) and isinstance(test_b, Folder) and test_a.names == test_b.names
-    sides = []
-    for letter, name, test, other in zip(LETTERS, names, (test_a, test_b), (test_b, test_a)):
+    a, b = tests
+    aligned = isinstance(a, Folder) and isinstance(b, Folder) and a.names == b.names
+    sources = []
+    for letter, name, test, other in zip(LETTERS, names, tests, reversed(tests)):
         truth, mask = root / f"truth{letter}", root / f"mask{letter}"
-        answers = truth if truth.is_dir() else other.directory if aligned and isinstance(other, Folder) else None
-        train = _pictures(root / f"train{letter}", letter, config, progress)
-        objects = mask if mask.is_dir() else None
-        sides.append(DomainSource(letter, name, train, test, truth=answers, mask=objects))
-    return Sources(sides[0], sides[1], aligned=aligned)
+        pairs = other.directory if aligned and isinstance(other, Folder) else None
+        sources.append(
+            DomainSource(
+                letter,
+                name,
+                _find_images(root / f"train{letter}", letter, config, progress),
+                test,
+                truth=truth if truth.is_dir() else pairs,
+                mask=mask if mask.is_dir() else None,
+            )
+        )
+    return Sources(*sources, aligned=aligned)
 
 
-def _found(root: Path) -> str:
+def _describe(root: Path) -> str:
     if not root.exists():
         return "does not exist" + ("" if root.is_absolute() else f" (looked in {Path.cwd()})")
     if not root.is_dir():
         return "is a file"
-    inside = sorted(entry.name for entry in root.iterdir() if not entry.name.startswith("."))
-    if not inside:
+    names = sorted(entry.name for entry in root.iterdir() if not entry.name.startswith("."))
+    if not names:
         return "is empty"
-    return f"holds {', '.join(inside[:6])}" + (f" and {len(inside) - 6} more" if len(inside) > 6 else "")
+    return f"holds {', '.join(names[:6])}" + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-def _pictures(directory: Path, letter: Letter, config: DataConfig, progress: Progress | None) -> ImageSource:
+def _find_images(directory: Path, letter: Letter, config: DataConfig, progress: Progress | None) -> ImageSource:
     """Find the pictures of a folder or, if there are none, the slices of the medical files in it.
 
-    A medical file that is named itself gives its slices, too.
+    `directory` may be a medical file.
     """
 
     def slices(folder: Path, files: Sequence[str]) -> Slices:
@@ -336,7 +330,7 @@ def _pictures(directory: Path, letter: Letter, config: DataConfig, progress: Pro
     if directory.is_file() and scan_suffix(directory) is not None:
         return slices(directory.parent, [directory.name])
     if not directory.is_dir():
-        raise ValueError(f"data.path (--data) {directory} {_found(directory)}; name a folder of pictures")
+        raise ValueError(f"data.path (--data) {directory} {_describe(directory)}; name a folder of pictures")
     names = list_images(directory)
     if names and config.pages == "slices":
         if others := [name for name in names if Path(name).suffix.lower() not in STACK_SUFFIXES]:
@@ -347,89 +341,87 @@ def _pictures(directory: Path, letter: Letter, config: DataConfig, progress: Pro
         return slices(directory, names)
     if names:
         return folder_of_pictures(directory, names, config)
-    if scans := [
-        name for name in list_files(directory, POSSIBLE_SUFFIXES) if scan_suffix(directory / name) is not None
-    ]:
+    files = list_files(directory, POSSIBLE_SUFFIXES)
+    if scans := [name for name in files if scan_suffix(directory / name) is not None]:
         return slices(directory, scans)
     kinds = " ".join(sorted(suffix[1:] for suffix in READABLE_SUFFIXES))
     raise ValueError(
-        f"data.path (--data) {directory} holds no picture ({kinds}), it {_found(directory)}; "
-        "put pictures there or name another folder"
+        f"data.path (--data) {directory} holds no picture ({kinds}), it {_describe(directory)}; put pictures there or "
+        "name another folder"
     )
 
 
 def folder_of_pictures(directory: Path, names: tuple[str, ...], config: DataConfig) -> Folder:
-    """Pictures of a folder, whose pages are what `config` says."""
+    """Return pictures of a folder, read as `config` states."""
     return Folder(directory, names, pages_are_channels=config.pages == "channels")
 
 
-MAP = ".uncertainty.png"
-"""How names of uncertainty maps end, which are written beside translations and are no pictures."""
+UNCERTAINTY_SUFFIX = ".uncertainty.png"
+"""The ending of uncertainty maps, which are written next to translations and are no pictures to read."""
 
 
 def list_images(directory: Path) -> tuple[str, ...]:
     """List picture files below a directory, as `list_files` does, without uncertainty maps."""
     names = list_files(directory)
-    return tuple(name for name in names if not name.endswith(MAP) and is_picture(directory / name))
+    return tuple(name for name in names if not name.endswith(UNCERTAINTY_SUFFIX) and is_picture(directory / name))
 
 
 def list_by_stem(directory: Path) -> dict[str, str]:
-    """The pictures that `list_images` finds, by their `stem`. ValueError where two have one."""
-    found: dict[str, str] = {}
+    """Return the pictures that `list_images` finds, by their `stem`. Raises ValueError if two have the same."""
+    by_stem: dict[str, str] = {}
     for name in list_images(directory):
-        if (other := found.setdefault(stem(name), name)) is not name:
-            raise ValueError(f"{directory} holds both {other} and {name}, for one picture: leave one of them")
-    return found
+        if (other := by_stem.setdefault(stem(name), name)) is not name:
+            raise ValueError(f"{directory} holds both {other} and {name}, for one picture: keep one of them")
+    return by_stem
 
 
-def describe_unmatched_files(directory: Path, there: Mapping[str, str], names: Iterable[str]) -> str:
-    """A line that counts the files of masks or label maps, `there` by their stems, that are of none of the pictures.
-
-    Nothing where there are none.
-    """
-    alone = sorted(there.keys() - {stem(name) for name in names})
-    if not alone:
+def describe_unmatched_files(directory: Path, by_stem: Mapping[str, str], names: Iterable[str]) -> str:
+    """Return a line on the masks or label maps `by_stem` that belong to none of the pictures `names`; else nothing."""
+    unmatched = sorted(by_stem.keys() - {stem(name) for name in names})
+    if not unmatched:
         return ""
-    return f"left out of {directory}, since no picture has their name: {len(alone)}, for example {there[alone[0]]}"
+    example = by_stem[unmatched[0]]
+    return f"skipped in {directory}, since no picture has their name: {len(unmatched)}, for example {example}"
 
 
 def stem(name: str) -> str:
-    """A picture's name without its suffix, under which masks and label maps are found."""
+    """Return a picture's name without its suffix, by which masks and label maps are found."""
     return str(PurePosixPath(name).with_suffix(""))
 
 
 def describe_skipped_files(directory: Path, *, scans: bool) -> str:
-    """A line that counts, by the ends of their names, the files below a folder that are no pictures; `scans` are none.
+    """Return a line that counts, by suffix, the files below a folder that are no pictures; nothing if there are none.
 
-    World files go with their pictures and are not counted. Nothing where there are none, or no folder.
+    World files belong to their pictures and are not counted. `scans`: nor are medical files.
     """
     if not directory.is_dir():
         return ""
-    paths = [directory / name for name in list_files(directory) if not name.endswith(MAP)]
+    paths = [directory / name for name in list_files(directory) if not name.endswith(UNCERTAINTY_SUFFIX)]
     pictures = {path for path in paths if is_picture(path)}
     others = [path for path in paths if path not in pictures and not (scans and scan_suffix(path) is not None)]
-    along = {str(file).lower() for path in pictures for file in find_world_files(path)} if others else set()
-    others = [path for path in others if str(path).lower() not in along]
+    world_files = {str(file).lower() for path in pictures for file in find_world_files(path)} if others else set()
+    others = [path for path in others if str(path).lower() not in world_files]
     counts = Counter(path.suffix.lower() or "without a suffix" for path in others).most_common()
-    shown = ", ".join(f"{count} {kind}" for kind, count in counts[:_KINDS])
-    shown += f" and {sum(count for _, count in counts[_KINDS:])} of other kinds" if len(counts) > _KINDS else ""
-    return f"left out of {directory}, since they are no pictures that are read: {shown}" if counts else ""
+    shown = ", ".join(f"{count} {kind}" for kind, count in counts[:_MAX_KINDS])
+    rest = sum(count for _, count in counts[_MAX_KINDS:])
+    shown += f" and {rest} of other kinds" if rest else ""
+    return f"skipped in {directory}, since they are not pictures that can be read: {shown}" if counts else ""
 
 
 def list_files(directory: Path, suffixes: Collection[str] | None = None) -> tuple[str, ...]:
     """List files, all or with one of `suffixes`, below a directory: paths relative to it, sorted, none hidden.
 
-    Hidden folders are left out. Links are followed, except to a folder that contains them. ValueError for a folder that
+    Hidden folders are skipped. Links are followed, except to a folder that contains them. Raises ValueError if a folder
     cannot be read.
     """
 
-    def refuse(error: OSError) -> None:
-        why = f"cannot be read ({error.strerror})"
-        raise ValueError(f"folder {error.filename} {why}: make it readable, or move it away")
+    def reject(error: OSError) -> None:
+        reason = f"cannot be read ({error.strerror})"
+        raise ValueError(f"folder {error.filename} {reason}: make it readable, or move it away")
 
     names = []
     above = {str(directory): {os.path.realpath(directory)}}
-    for parent, folders, files in os.walk(directory, onerror=refuse, followlinks=True):
+    for parent, folders, files in os.walk(directory, onerror=reject, followlinks=True):
         chain = above.pop(parent)
         real = {folder: os.path.realpath(os.path.join(parent, folder)) for folder in folders}
         folders[:] = [folder for folder in folders if not folder.startswith(".") and real[folder] not in chain]
