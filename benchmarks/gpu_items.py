@@ -184,7 +184,7 @@ def epochs(asked: Asked) -> Found:
 @item(minutes=1.5)
 def fast(asked: Asked) -> Found:
     """Steps of the preset `fast` at 128x128 and 256x256, images a second"""
-    from benchmarks.bench.contestant import Contestant
+    from benchmarks.bench.candidate import BenchCandidate
     from benchmarks.bench.measure import warm_up
     from velogan.recipes import RECIPES
 
@@ -194,7 +194,7 @@ def fast(asked: Asked) -> Found:
         if asked.tiny:
             config = config.change(discriminator={"network": "basic", "channels": 4}, generator={"channels": 4})
         engine = {"mode": "eager"} if asked.tiny else NATIVE
-        one = Contestant(f"fast at {side}", config, engine=engine, print_line=print)
+        one = BenchCandidate(f"fast at {side}", config, engine=engine, print_line=print)
         warm_up(one.device)
         one.warm_up()
         seconds = statistics.median(one.timed(one.run) for _ in range(1 if asked.tiny else 4))

@@ -18,8 +18,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.bench.candidate import BenchCandidate
 from benchmarks.bench.cases import Case
-from benchmarks.bench.contestant import Contestant
 from benchmarks.bench.measure import warm_up
 from velogan.engine.capture import CapturedStep
 from velogan.engine.device import resolve_device
@@ -47,12 +47,12 @@ def measured(rounds: int, cases: tuple[Case, ...] | None = None) -> list[dict[st
     rows = []
     for case in cases:
         ways = WAYS if cuda else CPU_WAYS
-        contestants = {
-            name: Contestant(name, case.config, engine=engine, print_line=print) for name, engine in ways.items()
+        candidates = {
+            name: BenchCandidate(name, case.config, engine=engine, print_line=print) for name, engine in ways.items()
         }
-        seconds: dict[str, list[float]] = {name: [] for name in contestants}
+        seconds: dict[str, list[float]] = {name: [] for name in candidates}
         for number in range(rounds + 1):
-            for name, one in contestants.items():
+            for name, one in candidates.items():
                 taken = one.timed(forward_of(one))
                 if number:  # the first round warms up
                     seconds[name].append(taken)
@@ -62,7 +62,7 @@ def measured(rounds: int, cases: tuple[Case, ...] | None = None) -> list[dict[st
     return rows
 
 
-def forward_of(one: Contestant) -> Callable[[], None]:
+def forward_of(one: BenchCandidate) -> Callable[[], None]:
     """A function that runs both cycles of the paper's section 4 and keeps all that a backward pass needs."""
     step = one.step.step if isinstance(one.step, CapturedStep) else one.step
     assert isinstance(step, Step)

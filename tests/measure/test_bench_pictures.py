@@ -1,4 +1,4 @@
-"""What `benchmarks/waterfall.py` measures and draws, and the picture of `benchmarks/overlay.py`."""
+"""The plots of `benchmarks/waterfall.py` and `benchmarks/overlay.py`."""
 
 from __future__ import annotations
 
@@ -43,21 +43,24 @@ def boxes(svg: str) -> Iterator[tuple[str, float, float, float]]:
             yield str(box.get("class")), x, y, width
 
 
-def test_bars_are_as_long_as_steps_in_parts_and_savings_fill_what_was():
-    drawn = [box for box in boxes(waterfall.draw(RESULT)) if box[3] > 10]
+def test_bars_are_as_long_as_the_parts_of_steps_and_their_savings():
+    svg = waterfall.draw(RESULT)
+    card_width = float(ElementTree.fromstring(svg).get("width") or 0)
     rows: dict[float, dict[str, tuple[float, float]]] = {}
-    for kind, x, y, width in drawn:
-        rows.setdefault(y, {})[kind] = (x, width)
+    for kind, x, y, width in boxes(svg):
+        assert 0 <= x <= card_width - width
+        if width > 10:
+            rows.setdefault(y, {})[kind] = (x, width)
     reference, bf16, layout, roofline = (rows[y] for y in sorted(rows))
-    whole = reference["c0"][1] + reference["c1"][1]
-    assert reference["c0"][1] == pytest.approx(whole / 4, abs=0.1)
-    assert bf16["c0"][1] + bf16["c1"][1] == pytest.approx(whole / 2, abs=0.2)
-    assert bf16["saved"] == pytest.approx((bf16["c0"][0] + whole / 2, whole / 2), abs=0.2)
+    total = reference["c0"][1] + reference["c1"][1]
+    assert reference["c0"][1] == pytest.approx(total / 4, abs=0.1)
+    assert bf16["c0"][1] + bf16["c1"][1] == pytest.approx(total / 2, abs=0.2)
+    assert bf16["saved"] == pytest.approx((bf16["c0"][0] + total / 2, total / 2), abs=0.2)
     assert "saved" not in layout, "it took longer"
-    assert roofline["roofline"][1] == pytest.approx(whole / 8, abs=0.1)
+    assert roofline["roofline"][1] == pytest.approx(total / 8, abs=0.1)
 
 
-def test_the_text_says_what_was_measured():
+def test_the_text_names_the_case_and_its_times():
     root = ElementTree.fromstring(waterfall.draw(RESULT))
     texts = [text.text for text in root.iter(f"{SVG}text")]
     assert "One training step, ResNet-9, 256×256, batch 1" in texts
@@ -66,25 +69,19 @@ def test_the_text_says_what_was_measured():
     assert "1" not in texts, "another case's row"
 
 
-def test_nothing_is_drawn_beyond_the_card():
-    svg = waterfall.draw(RESULT)
-    width = float(ElementTree.fromstring(svg).get("width") or 0)
-    assert all(x >= 0 and x + wide <= width for _, x, _, wide in boxes(svg))
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_each_link_of_the_chain_changes_something_and_keeps_what_was_changed_before(device: str):
+def test_each_step_of_the_chain_changes_settings_and_keeps_earlier_changes(device: str):
     (chain,) = waterfall.chain("unet_256", device=torch.device(device)).values()
-    ways = list(chain.values())
-    assert ways[0] == {**(reference := MODES["reference"]), "mode": "reference"}
-    for before, after in itertools.pairwise(ways):
+    settings = list(chain.values())
+    assert settings[0] == {**(reference := MODES["reference"]), "mode": "reference"}
+    for before, after in itertools.pairwise(settings):
         changed = {name for name in after if after[name] != before[name]}
         assert changed
         assert all(after[name] != reference[name] for name in changed - {"mode"}), "nothing is taken back"
-    assert ways[-1]["mode" if device == "cuda" else "kernels"] == ("graph" if device == "cuda" else "winograd")
+    assert settings[-1]["mode" if device == "cuda" else "kernels"] == ("graph" if device == "cuda" else "winograd")
 
 
-def test_curves_lie_over_each_other():
+def test_equal_curves_coincide():
     curve = {"images": [0, 10, 20], "loss": [4.0, 2.0, 1.0]}
     svg = overlay.draw([{"mode": "reference", **curve}, {"mode": "graph", **curve}])
     lines = [

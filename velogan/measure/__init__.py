@@ -1,1 +1,1 @@
-"""Measurements of speed: comparisons of methods and modes, and a step under the profiler."""
+"""Measurements of a training step: its cost, and a profile."""

@@ -1,4 +1,4 @@
-"""Cost of a training step, measured in a separate process because peak memory is a property of a process."""
+"""Measure the cost of a training step, in a separate process because peak memory is a property of a process."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from velogan.training.engine_settings import resolve_engine
 from velogan.training.trial_step import build_random_step
 
 WARM_UP = 2
-"""Steps before the timed ones: a first one builds kernels, captures and allocates; a second one has all moments."""
+"""Number of untimed steps: the first compiles, captures and allocates; the second has the optimizers' moments."""
 
-TURNS = 5
-TURN_S = 0.25
-"""Seconds that a timed turn lasts at least; short steps are repeated within one."""
+MAX_TIMINGS = 5
+MIN_TIMING_S = 0.25
+"""Minimum seconds of a timing; short steps are repeated."""
 
-ENOUGH_S = 10.0
-"""No turn starts after this many seconds of timed steps: if steps are expensive, as in a search, one is enough."""
+MAX_TIMED_S = 10.0
+"""No timing starts after this many seconds of timed steps: one is enough if steps are expensive, as in a search."""
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """`seconds` of training per image of each domain; peak `memory_mb` of the process and of a CUDA device.
-
-    Memory is in MB of 2^20 bytes, `gpu_memory_mb` 0 without a device.
-    """
+    """The cost of a training step."""
 
     seconds: float
+    """Per image of each domain."""
     memory_mb: float
+    """Peak memory of the process, in MB of 2^20 bytes."""
     gpu_memory_mb: float
+    """Peak memory of the CUDA device; 0 without one."""
 
 
 def probe(config: Config, cores: Sequence[int]) -> StepCost:
-    """Train a few steps of `config` on random images, on these `cores`. Raises ValueError if that fails."""
+    """Train a few steps of `config` on random images, on these CPU `cores`. Raises ValueError if that fails."""
     request = {"config": config.model_dump(mode="json")}
-    code, found = ask("velogan.measure.probe", request, cores=list(cores), said=subprocess.DEVNULL)
-    if code or not found:
-        raise ValueError(found.get("error", f"the measuring process ended with exit code {code}"))
-    return StepCost(**found)
+    code, result = ask("velogan.measure.probe", request, cores=list(cores), said=subprocess.DEVNULL)
+    if code or not result:
+        raise ValueError(result.get("error", f"the measuring process ended with exit code {code}"))
+    return StepCost(**result)
 
 
 def _measure(request: Mapping[str, Any]) -> dict[str, float]:
@@ -61,7 +61,7 @@ def _measure(request: Mapping[str, Any]) -> dict[str, float]:
         step()
     gpu_memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
 
-    def timed(repeats: int) -> float:
+    def time_steps(repeats: int) -> float:
         synchronise(device)
         started = time.perf_counter()
         for _ in range(repeats):
@@ -70,21 +70,21 @@ def _measure(request: Mapping[str, Any]) -> dict[str, float]:
         return time.perf_counter() - started
 
     return {
-        "seconds": seconds_of(timed) / config.images_per_update,
+        "seconds": median_step_seconds(time_steps) / config.images_per_update,
         "memory_mb": peak_memory_mb(),
         "gpu_memory_mb": gpu_memory / 2**20,
     }
 
 
-def seconds_of(timed: Callable[[int], float]) -> float:
-    """Return the median seconds of a step; `timed(n)` runs n steps and returns how long they took."""
-    once = spent = timed(1)
-    repeats = max(1, round(TURN_S / once))
-    turns = list[float]()
-    while len(turns) < TURNS and spent < ENOUGH_S:
-        spent += (elapsed := timed(repeats))
-        turns.append(elapsed / repeats)
-    return median(turns or [once])
+def median_step_seconds(time_steps: Callable[[int], float]) -> float:
+    """Return the median seconds of a step; `time_steps(n)` runs n steps and returns their seconds."""
+    first_s = total_s = time_steps(1)
+    repeats = max(1, round(MIN_TIMING_S / first_s))
+    timings = list[float]()
+    while len(timings) < MAX_TIMINGS and total_s < MAX_TIMED_S:
+        total_s += (elapsed := time_steps(repeats))
+        timings.append(elapsed / repeats)
+    return median(timings or [first_s])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where a step's time goes: training steps under torch.profiler, as a page, a JSON file and a trace."""
+"""Profile training steps by torch.profiler: write a page, a JSON file and a trace."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from velogan.training.build import build_trainer
 from velogan.training.engine_settings import resolve_engine
 
 WARM_UP = 3
-"""Steps before the profile, where none is captured. In them the step is compiled, and libraries choose algorithms."""
+"""Number of steps before the profile: they compile, and libraries choose algorithms."""
 
 MIN_S = 0.5
-"""Steps without the profiler are timed for at least this time, in seconds."""
+"""Minimum seconds of timed steps without the profiler."""
 
 
 def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[str, Any]:
     """Train `config` for `steps` steps under the profiler and write profile.html, profile.json and trace.json.gz.
 
-    The steps are the trainer's own, with its loader. Before them come steps to warm up, in which each kind of captured
-    step is recorded, then steps that are timed without the profiler. Nothing of the run is saved.
-    Returns the contents of profile.json. Raises ValueError for wrong arguments or settings.
+    The trainer first runs warm-up steps, in which each kind of captured step is recorded, then steps that are timed
+    without the profiler. No checkpoint is saved. Returns the contents of profile.json. Raises ValueError if an argument
+    or setting is wrong.
     """
     if steps < 1:
-        raise ValueError(f"--steps {steps}: it takes at least one")
+        raise ValueError(f"--steps {steps}: too few; set at least 1")
     if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file: name a folder; it is created if needed")
+        raise ValueError(f"--out {out}: a file; set a folder")
     data = open_data(config.data, task=display.task, print_line=display.print_line)
     config, _ = fit_to_data(config, data.channels, data.shapes(config.data))
     engine, decisions = resolve_engine(config)
     device = torch.device(engine.device)
     if device.type not in ("cpu", "cuda"):
         raise ValueError(
-            f"engine.device={engine.device}: the profiler sees CPUs and CUDA devices: set engine.device=cpu"
+            f"engine.device={engine.device}: only CPUs and CUDA devices can be profiled; set engine.device=cpu"
         )
     config = config.model_copy(update={"engine": engine})
     if engine.captures:
@@ -61,16 +61,17 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     out.mkdir(parents=True, exist_ok=True)
     trainer = build_trainer(config, data)
     _name_ranges(trainer)
-    warm_up = EMA.EVERY if engine.captures else WARM_UP  # every EVERY-th step is another kind: it averages
+    warm_up = EMA.EVERY if engine.captures else WARM_UP  # every EVERY-th step also updates the average
     display.print_line(f"warming up: {warm_up} steps")
-    _run(trainer, warm_up)
-    plain_s = _run(trainer, few := min(steps, 4))
-    if few * plain_s < MIN_S:
-        plain_s = _run(trainer, math.ceil(MIN_S / plain_s))
+    _train_steps(trainer, warm_up)
+    timed_steps = min(steps, 4)
+    plain_s = _train_steps(trainer, timed_steps)
+    if timed_steps * plain_s < MIN_S:
+        plain_s = _train_steps(trainer, math.ceil(MIN_S / plain_s))
     display.print_line(f"profiling: steps={steps}, about {1000 * plain_s:.0f} ms each")
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
     with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
-        profiled_s = _run(trainer, steps)
+        profiled_s = _train_steps(trainer, steps)
     trace = out / "trace.json.gz"
     profiler.export_chrome_trace(str(trace))
     timeline = read_timeline(load_events(trace))
@@ -107,25 +108,27 @@ def _settings(config: Config) -> dict[str, Any]:
     }
 
 
-def _run(trainer: Trainer, steps: int) -> float:
+def _train_steps(trainer: Trainer, steps: int) -> float:
     """Train for `steps` steps; return the seconds per step."""
     images = trainer.images + steps * trainer.batch_size
     synchronise(trainer.device)
     start = time.perf_counter()
-    epochs = images / trainer.images_per_epoch  # rates move once in an epoch: in a run of few images at each step
+    epochs = (
+        images / trainer.images_per_epoch
+    )  # in epochs: with a few images the learning rate would change in each step
     trainer.run(Length(Span(epochs, "epochs"), trainer.images_per_epoch))
     synchronise(trainer.device)
     return (time.perf_counter() - start) / steps
 
 
 def _name_ranges(trainer: Trainer) -> None:
-    """Make steps and networks appear in a trace as ranges with their names; phases do already."""
-    plain: Any = trainer.step
-    while not isinstance(plain, Step):
-        plain = plain.step
-    plain.forward_nets = {role: _NamedNet(role, net) for role, net in plain.forward_nets.items()}
-    named: Any = _NamedStep(trainer.step)
-    trainer.step = named
+    """Make steps and networks ranges of the trace, with their names; phases are ranges already."""
+    step: Any = trainer.step
+    while not isinstance(step, Step):
+        step = step.step
+    step.forward_nets = {role: _NamedNet(role, net) for role, net in step.forward_nets.items()}
+    named_step: Any = _NamedStep(trainer.step)
+    trainer.step = named_step
 
 
 class _NamedNet(nn.Module):

@@ -14,45 +14,37 @@ from velogan.measure.traces.reading import load_events, read_timeline
 from velogan.measure.traces.timeline import Timeline
 
 FILE = Path(__file__).with_name("cuda_trace.json")
-"""One step of a generator on CUDA, written by hand: a network, its loss, both ways, and an update."""
+"""One step of a generator on CUDA, written by hand: a network and its loss, forward and backward, and an update."""
 
 
-def test_the_window_goes_from_the_first_kernel_to_the_last():
+def test_reads_a_window_of_sorted_kernels_with_kinds_and_groups():
     timeline = read_timeline(load_events(FILE))
-    assert timeline.device == "cuda"
-    assert timeline.window == (50, 470)
-    assert [one.start for one in timeline.work] == sorted(one.start for one in timeline.work)
-
-
-def test_kernels_have_kinds_and_groups():
-    found = {one.name: (one.kind, one.group) for one in read_timeline(load_events(FILE)).work}
-    assert found["cudnn::wgrad_kernel"] == ("compute", "convolution")
-    assert found["Memset (Device)"] == ("memory", "copies and fills")
-    assert found["multi_tensor_apply_kernel"] == ("compute", "optimizer")
-    assert found["reduce_kernel"] == ("compute", "other")
+    assert (timeline.device, timeline.window) == ("cuda", (50, 470))
+    assert [activity.start for activity in timeline.work] == sorted(activity.start for activity in timeline.work)
+    kinds = {activity.name: (activity.kind, activity.group) for activity in timeline.work}
+    assert kinds["cudnn::wgrad_kernel"] == ("compute", "convolution")
+    assert kinds["Memset (Device)"] == ("memory", "copies and fills")
+    assert kinds["multi_tensor_apply_kernel"] == ("compute", "optimizer")
+    assert kinds["reduce_kernel"] == ("compute", "other")
     nccl = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": 500, "dur": 1, "args": {}}
     assert read_timeline([*load_events(FILE), nccl]).work[-1].kind == "communication"
 
 
-def test_a_trace_may_be_zipped(tmp_path: Path):
+def test_reads_gzipped_traces_and_rejects_other_files(tmp_path: Path):
     zipped = tmp_path / "trace.json.gz"
     zipped.write_bytes(gzip.compress(FILE.read_bytes()))
     assert load_events(zipped) == load_events(FILE)
     zipped.write_bytes(gzip.compress(b'{"something": "else"}'))
-    with pytest.raises(ValueError, match="is not a trace"):
+    with pytest.raises(ValueError, match="not a trace"):
         load_events(zipped)
-
-
-def test_a_trace_without_steps_is_refused():
-    events = [event for event in load_events(FILE) if event["name"] != "step"]
-    with pytest.raises(ValueError, match="no range called 'step'"):
-        read_timeline(events)
+    with pytest.raises(ValueError, match="no range 'step'"):
+        read_timeline(event for event in load_events(FILE) if event["name"] != "step")
 
 
 def _profiled(step: Callable[[], None], tmp_path: Path) -> Timeline:
-    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as seen, record_function("step"):
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler, record_function("step"):
         step()
-    seen.export_chrome_trace(str(tmp_path / "trace.json"))
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     return read_timeline(load_events(tmp_path / "trace.json"))
 
 
@@ -65,27 +57,27 @@ def test_operators_of_a_real_step_have_groups(tmp_path: Path):
         optimizer.step()
 
     timeline = _profiled(step, tmp_path)
-    found = {one.name: one.group for one in timeline.work}
+    groups = {activity.name: activity.group for activity in timeline.work}
     assert timeline.device == "cpu"
-    assert found["aten::convolution_backward"] == found["aten::convolution"] == "convolution"
-    assert found["aten::instance_norm"] == found["aten::relu"] == "norm, activation, padding"
-    assert found["aten::addcdiv_"] == "optimizer"
-    assert found["PowBackward0"] == "other"
+    assert groups["aten::convolution_backward"] == groups["aten::convolution"] == "convolution"
+    assert groups["aten::instance_norm"] == groups["aten::relu"] == "norm, activation, padding"
+    assert groups["aten::addcdiv_"] == "optimizer"
+    assert groups["PowBackward0"] == "other"
 
 
-def test_operators_are_counted_without_what_they_call(tmp_path: Path):
+def test_operators_exclude_the_operators_inside_them(tmp_path: Path):
     def step() -> None:
         torch.ones(4, 4).matmul(torch.ones(4, 4))
 
     timeline = _profiled(step, tmp_path)
-    spans = sorted(span for one in timeline.work for span in one.spans)
+    spans = sorted(span for activity in timeline.work for span in activity.spans)
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
-    (range_,) = timeline.steps
-    assert all(range_[0] <= start <= end <= range_[1] for start, end in spans)
-    assert {"aten::ones", "aten::matmul", "aten::mm"} <= {one.name for one in timeline.work}
+    (step_span,) = timeline.steps
+    assert all(step_span[0] <= start <= end <= step_span[1] for start, end in spans)
+    assert {"aten::ones", "aten::matmul", "aten::mm"} <= {activity.name for activity in timeline.work}
 
 
-def test_kernels_of_a_graph_share_its_launch():
+def test_kernels_of_a_captured_graph_share_its_launch():
     plain = load_events(FILE)
     kernels = [event for event in plain if event.get("cat") in ("kernel", "gpu_memset", "gpu_memcpy")]
     graph = [
@@ -95,6 +87,6 @@ def test_kernels_of_a_graph_share_its_launch():
         *(event | {"args": event["args"] | {"correlation": 1}} for event in kernels),
     ]
     captured = read_timeline(graph)
-    assert {one.launch.kernels for one in captured.work if one.launch} == {len(kernels)}
-    groups = {one.name: one.group for one in captured.work}
+    assert {activity.launch.kernels for activity in captured.work if activity.launch} == {len(kernels)}
+    groups = {activity.name: activity.group for activity in captured.work}
     assert groups["cudnn::wgrad_kernel"] == "convolution", "by its own name, as no operator launched it"

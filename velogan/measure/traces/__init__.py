@@ -1,1 +1,1 @@
-"""What a profiler recorded: read, attributed to phases and networks, counted."""
+"""Traces of a profiler: read as a timeline, and summarised in tables."""

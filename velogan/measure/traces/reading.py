@@ -48,7 +48,7 @@ Event = Mapping[str, Any]
 
 
 def allow_captured_graphs() -> None:
-    """Let the profiler see captured graphs, of which torch.profiler itself knows only some."""
+    """Let the profiler record all captured graphs; by default torch.profiler misses some."""
     os.environ.setdefault("TEARDOWN_CUPTI", "0")
 
 
@@ -59,16 +59,16 @@ def load_events(path: Path) -> list[dict[str, Any]]:
         trace = json.load(file)
     events = trace.get("traceEvents") if isinstance(trace, dict) else trace
     if not isinstance(events, list):
-        raise ValueError(f"{path} is not a trace: name a file that torch.profiler's export_chrome_trace wrote")
+        raise ValueError(f"{path}: not a trace; pass a file of torch.profiler's export_chrome_trace")
     return events
 
 
 def read_timeline(events: Iterable[Event]) -> Timeline:
-    """Return the timeline of a training, whose steps are ranges named STEP. Raises ValueError if there is none."""
+    """Return the timeline of training steps, the ranges named STEP. Raises ValueError if there is none."""
     events = [event for event in events if event.get("ph") == "X"]
     steps = sorted(_span(event) for event in events if event.get("cat") == _RANGE and event["name"] == STEP)
     if not steps:
-        raise ValueError(f"the trace has no range called {STEP!r}: profile through velogan profile")
+        raise ValueError(f"the trace has no range {STEP!r}; record it by velogan profile")
     operators, launches = _read_host([event for event in events if event.get("cat") in _HOST])
     kernels = [event for event in events if event.get("cat") in _DEVICE]
     if kernels:
@@ -82,7 +82,7 @@ def read_timeline(events: Iterable[Event]) -> Timeline:
 
 @dataclass(eq=False)
 class _Call:
-    """An operator or range on the host; `operator` is itself, or the operator that the range lies in."""
+    """An operator or range on the host; `operator` is the innermost operator: itself, or the one around the range."""
 
     name: str
     start: float
@@ -92,12 +92,12 @@ class _Call:
     children: list[Span] = field(default_factory=list)
 
     def activity(self) -> Activity:
-        """Return it as work: its own time, without the operators inside it, is at least one span, maybe empty."""
-        own, at = [], self.start
+        """Return the operator's own time, without the operators inside it, as at least one span, maybe empty."""
+        own, covered_to = [], self.start
         for start, end in self.children:
-            own.append((at, start))
-            at = max(at, end)
-        own.append((at, self.end))
+            own.append((covered_to, start))
+            covered_to = max(covered_to, end)
+        own.append((covered_to, self.end))
         spans = tuple(span for span in own if span[1] > span[0]) or ((self.start, self.start),)
         group = self.group or OTHER
         kind: Kind = "memory" if group == MOVEMENT else "compute"
@@ -105,7 +105,7 @@ class _Call:
 
 
 def _read_host(events: Iterable[Event]) -> tuple[list[_Call], dict[int, tuple[Launch, str]]]:
-    """Return operators in order of time, and launches by correlation id, each with the group of its operator."""
+    """Return operators in order of time, and launches by correlation id, with the group of the operator around them."""
     operators: list[_Call] = []
     launches: dict[int, tuple[Launch, str]] = {}
     stacks: dict[Any, list[_Call]] = {}  # the open calls of each thread
@@ -154,7 +154,7 @@ def _kernel_kind(name: str) -> Kind:
 
 
 def group_of(name: str) -> str:
-    """Return the group of an operator or kernel by its name; empty if the name tells none."""
+    """Return the group of an operator or kernel by its name; empty if the name is not known."""
     return next((group for group, pattern in _GROUP_PATTERNS if pattern.search(name)), "")
 
 

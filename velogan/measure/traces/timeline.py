@@ -1,7 +1,6 @@
-"""The contents of a profile: pieces of work, each with the call that launched it.
+"""The work in a profile: kernels and copies on a CUDA device, with their launches, or operators on a CPU.
 
-On CUDA a piece of work is a kernel or a copy on the device; on a CPU it is an operator, without the operators inside
-it. Times are microseconds of the trace's clock.
+Times are microseconds of the trace's clock.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ Span = tuple[float, float]
 Kind = Literal["compute", "memory", "communication"]
 
 STEP = "step"
-"""The range of a step in the trace of a training. Ranges of phases and networks lie within it."""
+"""Name of a step's range in a trace. Ranges of phases and networks lie within it."""
 
 CONVOLUTION, NORM, MOVEMENT, UPDATE, COMPILED, OTHER = (
     "convolution",
@@ -28,10 +27,7 @@ GROUPS = (CONVOLUTION, NORM, MOVEMENT, UPDATE, COMPILED, OTHER)
 
 @dataclass(frozen=True)
 class Launch:
-    """The runtime call that starts work on a device.
-
-    `kernels` is the number of kernels that the call started: one, or all of a captured graph.
-    """
+    """The runtime call that starts kernels on a device: one, or all of a captured graph."""
 
     start: float
     duration: float
@@ -64,7 +60,7 @@ class Activity:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The work within `window`, in order of time; `steps` are spans on the host."""
+    """The work within `window`, sorted by start; `steps` are spans on the host."""
 
     device: Literal["cpu", "cuda"]
     window: Span

@@ -1,4 +1,4 @@
-"""A step under the profiler, once: the memory that it takes, and its time by group of operations."""
+"""Profile one step: its peak memory, and its time by group of operations."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ BETWEEN = "between operators"
 
 
 @dataclass(frozen=True)
-class Glance:
+class StepProfile:
     """Measurements of one step.
 
-    `rise`: the largest growth of live tensors in CPU memory, in bytes; memory that libraries allocate for themselves is
-    not counted. `busy_s`: the seconds in which an operator ran, on CUDA a kernel or a copy. `seconds`: by group of
-    `timeline.GROUPS`, and BETWEEN.
+    peak_memory_growth: largest growth of live tensors in CPU memory, in bytes, without memory of libraries
+    busy_s: seconds in which an operator ran, on CUDA a kernel or a copy
+    seconds: by group of `timeline.GROUPS`, and BETWEEN
     """
 
-    rise: int
+    peak_memory_growth: int
     busy_s: float
     seconds: dict[str, float]
 
 
-def glance(run: Callable[[], object], *, device: torch.device) -> Glance:
-    """Call `run`, a step, once under the profiler."""
+def profile_once(run: Callable[[], object], *, device: torch.device) -> StepProfile:
+    """Profile one call of `run`, a step."""
     cuda = device.type == "cuda"
     if cuda:
         allow_captured_graphs()
@@ -48,15 +48,15 @@ def glance(run: Callable[[], object], *, device: torch.device) -> Glance:
         profiler.export_chrome_trace(str(trace))
         events = load_events(trace)
     timeline = read_timeline(events)
-    busy = sum(end - start for start, end in union(span for one in timeline.work for span in one.spans)) / 1e6
+    busy = sum(end - start for start, end in union(span for activity in timeline.work for span in activity.spans)) / 1e6
     seconds: dict[str, float] = dict.fromkeys(GROUPS, 0.0)
-    for one in timeline.work:
-        seconds[one.group] += one.microseconds / 1e6
-    whole = (timeline.steps[0][1] - timeline.steps[0][0]) / 1e6
-    return Glance(
-        rise=rise(_allocations(events)),
+    for activity in timeline.work:
+        seconds[activity.group] += activity.microseconds / 1e6
+    step_s = (timeline.steps[0][1] - timeline.steps[0][0]) / 1e6
+    return StepProfile(
+        peak_memory_growth=peak_memory_growth(_allocations(events)),
         busy_s=busy,
-        seconds=seconds | {BETWEEN: max(0.0, whole - busy)},
+        seconds=seconds | {BETWEEN: max(0.0, step_s - busy)},
     )
 
 
@@ -68,19 +68,19 @@ def _allocations(events: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int
             yield int(args["Addr"]), int(args["Bytes"])
 
 
-def rise(allocations: Iterable[tuple[int, int]]) -> int:
+def peak_memory_growth(allocations: Iterable[tuple[int, int]]) -> int:
     """Return the largest growth of live memory, in bytes, from addresses and bytes.
 
     Memory that was allocated before these `allocations` does not count when it is freed: torch takes its size from
     earlier profiles of the process, and the address may have held something else then.
     """
     live: dict[int, int] = {}
-    now = most = 0
+    current = peak = 0
     for address, size in allocations:
         if size > 0:
             live[address] = size
-            now += size
+            current += size
         else:
-            now -= live.pop(address, 0)
-        most = max(most, now)
-    return most
+            current -= live.pop(address, 0)
+        peak = max(peak, current)
+    return peak
