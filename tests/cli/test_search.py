@@ -167,8 +167,8 @@ def test_from_two_folders_to_a_translator(tmp_path: Path, capsys: pytest.Capture
     ("flags", "words"),
     [
         ("--method three-step", "scheme"),
-        ("--inner contrast", "inner=contrast is no method that a search can wrap: give cyclegan or onepair"),
-        ("--inner pix2pix", "inner=pix2pix is no method that a search can wrap: give cyclegan or onepair"),
+        ("--inner contrast", "inner=contrast cannot be searched: choose cyclegan or onepair"),
+        ("--inner pix2pix", "inner=pix2pix cannot be searched: choose cyclegan or onepair"),
         ("--hidden 0", "--hidden 0: give a whole number from 1 to 4096"),
         ("--cells 1", "--cells 1: give a whole number from 2 to 100"),
         ("--epochs 1", "--images and --epochs contradict each other"),

@@ -13,8 +13,9 @@ from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.fused import Fused
 from velogan.kernels.norms import NormKernels
 from velogan.kernels.winograd import KERNELS, WinogradConv2d, WinogradConvolution, fits_winograd
+from velogan.networks.build import Networks
 from velogan.networks.generators import GeneratorConfig, build_generator
-from velogan.search.supernet import Supernets
+from velogan.search.supernet import SupernetFactory
 
 SIZES = {
     "n": st.integers(1, 2),
@@ -177,7 +178,7 @@ CELLS = ("conv3", "avg_pool", "conv7", "dilated5", "conv5", "dilated3", "bilinea
     [
         (GeneratorConfig(channels=16, blocks=2), build_generator),
         (GeneratorConfig(network="cells", channels=33, blocks=2, operations=CELLS), build_generator),
-        (GeneratorConfig(network="cells", channels=17, blocks=1), Supernets().generator),
+        (GeneratorConfig(network="cells", channels=17, blocks=1), SupernetFactory(Networks()).generator),
     ],
     ids=["resnet", "cells", "supernet"],
 )

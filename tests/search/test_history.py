@@ -1,5 +1,3 @@
-"""The history of a search is read back, without what is damaged."""
-
 from __future__ import annotations
 
 import json
@@ -9,17 +7,17 @@ from velogan.networks.cells import generator_kinds, operation_names
 from velogan.search.history import Tick, kind, read_architecture
 
 
-def test_kinds_are_told_by_their_operations():
-    for one in ("e", "r", "d"):
+def test_infers_kinds_from_operations():
+    for letter in ("e", "r", "d"):
         for space in ("paper", "code"):
-            assert kind(dict.fromkeys(operation_names(one, space), 0.1)) == one
+            assert kind(dict.fromkeys(operation_names(letter, space), 0.1)) == letter
 
 
-def test_damaged_lines_are_left_out(tmp_path: Path):
+def test_skips_damaged_lines(tmp_path: Path):
     assert read_architecture(tmp_path) == []
     mixtures = {
-        f"model.{place}": dict.fromkeys(operation_names(one), 1 / len(operation_names(one)))
-        for place, one in enumerate(generator_kinds(9))
+        f"model.{place}": dict.fromkeys(operation_names(letter), 1 / len(operation_names(letter)))
+        for place, letter in enumerate(generator_kinds(9))
     }
     history = [Tick(images=images, shares={"G_A": mixtures}) for images in (10, 20, 30)]
     good = [json.dumps(tick) for tick in history]

@@ -1,4 +1,4 @@
-"""A search trains what it should, on the pictures it should, whatever method it wraps, and goes on bit for bit."""
+"""Architecture searches: which phase trains what on which images, resuming, and the derived genotype."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
 from velogan.files import parse_yaml
 from velogan.methods.capabilities import ArchitectureSearch, capability
+from velogan.networks.build import Networks
 from velogan.networks.cells import discriminator_kinds
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.observe.progress import Display
 from velogan.search.recorder import ArchitectureRecorder
-from velogan.search.supernet import Supernets, mixtures
+from velogan.search.supernet import SupernetFactory, mixtures
 from velogan.training.build import build_roles, build_step
 from velogan.training.engine_settings import resolve_engine
 from velogan.training.run import train
@@ -44,13 +45,13 @@ def search(tiny_config: Callable[..., Config]) -> Callable[..., Config]:
     """A tiny search; fields of the method by name, of other sections as `section={...}`."""
 
     def make(*, sections: dict[str, Any] | None = None, **method: Any) -> Config:
-        given = sections or {}
+        sections = sections or {}
         return tiny_config(
             method={"kind": "searched", **method},
-            generator={**CELLS, "blocks": 1, **given.get("generator", {})},
-            discriminator={**CELLS, **given.get("discriminator", {})},
+            generator={**CELLS, "blocks": 1, **sections.get("generator", {})},
+            discriminator={**CELLS, **sections.get("discriminator", {})},
             **{"engine": {"mode": "reference", "threads": 1}}
-            | {name: fields for name, fields in given.items() if name not in ("generator", "discriminator")},
+            | {name: fields for name, fields in sections.items() if name not in ("generator", "discriminator")},
         )
 
     return make
@@ -75,41 +76,35 @@ def _weights(nets: dict[str, nn.Module]) -> dict[str, list[Tensor]]:
 
 def _changed(before: dict[str, list[Tensor]], after: dict[str, list[Tensor]]) -> set[str]:
     pairs = {name: list(zip(before[name], after[name], strict=True)) for name in before}
-    return {name for name, found in pairs.items() if not all(torch.equal(one, other) for one, other in found)}
+    return {name for name, weights in pairs.items() if not all(torch.equal(old, new) for old, new in weights)}
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_each_phase_trains_what_it_should_on_its_split(scheme: str, search: Callable[..., Config]):
+def test_each_phase_trains_its_networks_on_its_split(scheme: str, search: Callable[..., Config]):
     step, objective, nets = _step(search(scheme=scheme))
     pairs = {"generator": {"G_A", "G_B"}, "discriminator": {"D_A", "D_B"}}
-    of_weights, of_architecture = {
-        "one-step": ("train", "train"),
-        "two-step": ("train", "train"),
-        "two-domains": ("train", "train"),
-        "halves": ("first_half", "second_half"),
-        "swapped-halves": ("first_half", "second_half"),
-    }[scheme]
-    assert set(objective.draws) == {of_weights, of_architecture}
+    weights_split, arch_split = ("first_half", "second_half") if "halves" in scheme else ("train", "train")
+    assert set(objective.draws) == {weights_split, arch_split}
     assert objective.swap_halves_at == (0.5 if scheme == "swapped-halves" else math.inf)
-    seen = {}
+    changed = {}
     for phase in list(step.phases):
         before, step.phases = _weights(nets), [phase]
         step(_batches(objective.draws))
-        seen[phase.name, phase.split] = _changed(before, _weights(nets))
+        changed[phase.name, phase.split] = _changed(before, _weights(nets))
     expected = {}
     for name, roles in pairs.items():
         arch = {f"arch_{role}" for role in roles}
-        expected[name, of_weights] = roles | arch if scheme == "one-step" else roles
+        expected[name, weights_split] = roles | arch if scheme == "one-step" else roles
         if scheme != "one-step":
-            expected[f"arch_{name}", of_architecture] = arch
-    assert seen == expected
+            expected[f"arch_{name}", arch_split] = arch
+    assert changed == expected
     assert objective.state.state_dict().keys() >= {"weights.fake_a.images"} | (
         set() if scheme == "one-step" else {"architecture.fake_a.images"}
     )
 
 
-def test_two_domains_train_the_weights_by_a_and_the_architecture_by_b(search: Callable[..., Config]):
-    """The paper's words, "w using A and alpha using B" (section 4.1); a discriminator needs both to tell them apart."""
+def test_two_domains_trains_weights_on_a_and_architecture_on_b(search: Callable[..., Config]):
+    """The paper says "w using A and alpha using B" (section 4.1); a discriminator needs both domains."""
 
     def trained(side: int) -> dict[str, list[Tensor]]:
         step, objective, nets = _step(search(scheme="two-domains", inner={"edges": 1.0}))
@@ -123,16 +118,16 @@ def test_two_domains_train_the_weights_by_a_and_the_architecture_by_b(search: Ca
     weights, architecture = {"G_A", "G_B"}, {"arch_G_A", "arch_G_B"}
     assert _changed(plain, other_b) == architecture
     assert _changed(plain, other_a) == weights | architecture, "the architecture's step comes after the weights'"
-    with pytest.raises(ValueError, match=r"inner=onepair does not tell apart: set method\.scheme=two-step"):
+    with pytest.raises(ValueError, match=r"inner=onepair does not have: set method\.scheme=two-step"):
         _step(search(scheme="two-domains", inner="onepair"))
 
 
-def test_one_step_is_plain_training_of_supernets(search: Callable[..., Config]):
+def test_one_step_equals_plain_training_of_supernets(search: Callable[..., Config]):
     config = search(inner={"pool_size": 1})
     step, objective, nets = _step(config)
     torch.manual_seed(config.train.seed)
     inner: Any = config.method.inner  # pyright: ignore[reportAttributeAccessIssue]
-    plain = {name: role.net for name, role in inner.roles(config.spec, Supernets()).items()}
+    plain = {name: role.net for name, role in inner.roles(config.spec, SupernetFactory(Networks())).items()}
     losses = inner.objective(config.spec, shape=(32, 32), batched=False)
     adams = {
         phase.name: torch.optim.Adam([w for name in phase.trains for w in plain[name].parameters()], 2e-4, (0.5, 0.999))
@@ -143,11 +138,11 @@ def test_one_step_is_plain_training_of_supernets(search: Callable[..., Config]):
         step(_batches(objective.draws, number), number=number)
         textbook(_batches(losses.draws, number), number=number)
     for name, net in plain.items():
-        theirs = {**dict(nets[name].named_parameters())}
-        theirs |= {f"{place}.alpha": mixed.alpha for place, mixed in mixtures(nets[name]).items()}
-        assert dict(net.named_parameters()).keys() == theirs.keys()
+        searched = {**dict(nets[name].named_parameters())}
+        searched |= {f"{place}.alpha": mixed.alpha for place, mixed in mixtures(nets[name]).items()}
+        assert dict(net.named_parameters()).keys() == searched.keys()
         for place, weight in net.named_parameters():
-            assert torch.equal(weight, theirs[place]), (name, place)
+            assert torch.equal(weight, searched[place]), (name, place)
 
 
 def _train(config: Config, run: Path) -> Result:
@@ -163,12 +158,11 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("scheme", RUNS)
-def test_stopped_and_continued_equals_unbroken(
+def test_a_resumed_search_equals_an_unbroken_one(
     scheme: str, search: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     changed = {"train": {"length": "6 images", "ema_images": 4, "log_every": "1 image"}}
     config = search(scheme=scheme, sections=changed, **RUNS[scheme])
-    monkeypatch.setattr("velogan.training.run.check_sizes", lambda *_: None)  # half of the time, and tested elsewhere
     unbroken = _train(config, tmp_path / "unbroken")
     take_step = Trainer._train_step
 
@@ -189,22 +183,18 @@ def test_stopped_and_continued_equals_unbroken(
     assert len(set(logs[0].splitlines())) == 7, "the start and each image"
 
 
-def test_averages_have_architecture_weights_of_their_own(search: Callable[..., Config]):
+def test_averages_have_their_own_architecture_weights(search: Callable[..., Config]):
     config = search()
     roles = {name: role.net for name, role in build_roles(config.method, config.spec, seed=config.train.seed).items()}
-    averages = _weights_apart(roles)
+    averages = {name: copy.deepcopy(net) for name, net in roles.items()}
     views = config.method.inference_generators(averages, config.spec)
     with torch.no_grad():
         for weight in averages["arch_G_A"].parameters():
             weight.copy_(torch.arange(len(weight)).float())
-    seen = [mixed.weights for mixed in mixtures(views.generators["a2b"]).values()]
-    assert all(int(shares.argmax()) == len(shares) - 1 for shares in seen)
+    averaged = [mixed.weights for mixed in mixtures(views.generators["a2b"]).values()]
+    assert all(int(shares.argmax()) == len(shares) - 1 for shares in averaged)
     assert all(shares.max() < 0.4 for shares in (mixed.weights for mixed in mixtures(roles["G_A"]).values()))
     assert any("architectures" in name for name in views.generators["a2b"].state_dict()), "a checkpoint has them"
-
-
-def _weights_apart(nets: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    return {name: copy.deepcopy(net) for name, net in nets.items()}
 
 
 @pytest.mark.parametrize(
@@ -228,7 +218,7 @@ def test_stabilisers_work_in_a_search(
     assert all(torch.isfinite(value) for value in losses.values())
 
 
-def test_discriminators_that_are_not_of_cells_stay_as_they_are(search: Callable[..., Config]):
+def test_discriminators_without_cells_are_not_searched(search: Callable[..., Config]):
     config = search(
         scheme="two-step",
         inner={"gan": "hinge"},
@@ -242,7 +232,7 @@ def test_discriminators_that_are_not_of_cells_stay_as_they_are(search: Callable[
     assert _search(config).genotype(nets, config.spec).discriminators == {}
 
 
-def test_one_pair_is_searched_part_by_part(search: Callable[..., Config]):
+def test_derives_a_genotype_from_the_parts_of_onepair(search: Callable[..., Config]):
     config = search(inner={"kind": "onepair", "direction": "both"})
     nets = {name: role.net for name, role in build_roles(config.method, config.spec, seed=config.train.seed).items()}
     assert {"arch_E", "arch_T_A", "arch_T_B", "arch_R", "arch_D_A", "arch_D_B"} <= set(nets)
@@ -251,48 +241,48 @@ def test_one_pair_is_searched_part_by_part(search: Callable[..., Config]):
             for number, mixed in enumerate(mixtures(net).values()):
                 mixed.alpha[number] += 1
         mixtures(nets["T_B"])["model.r1.cell.0"].alpha[4] += 2
-    found = _search(config).genotype(nets, config.spec)
-    assert found.generators["a2b"] == ("max_pool", "avg_pool", "conv3", "conv5", "nearest", "bilinear")
-    assert found.generators["b2a"] == ("max_pool", "avg_pool", "dilated5", "conv5", "nearest", "bilinear")
-    of_encodings = ("conv4", "conv4", "max_pool", "avg_pool")  # has not the first two
-    assert found.discriminators == {"a2b": of_encodings, "b2a": of_encodings}
-    assert len(of_encodings) == len(discriminator_kinds())
-    built = config.change(method={"kind": "onepair", "direction": "both"}).with_genotype(found)
-    assert built.spec.generators["b2a"].operations == found.generators["b2a"]
+    genotype = _search(config).genotype(nets, config.spec)
+    assert genotype.generators["a2b"] == ("max_pool", "avg_pool", "conv3", "conv5", "nearest", "bilinear")
+    assert genotype.generators["b2a"] == ("max_pool", "avg_pool", "dilated5", "conv5", "nearest", "bilinear")
+    operations = ("conv4", "conv4", "max_pool", "avg_pool")  # default ones, then those of encodings
+    assert genotype.discriminators == {"a2b": operations, "b2a": operations}
+    assert len(operations) == len(discriminator_kinds())
+    built = config.change(method={"kind": "onepair", "direction": "both"}).with_genotype(genotype)
+    assert built.spec.generators["b2a"].operations == genotype.generators["b2a"]
 
 
-def test_what_is_fixed_is_not_searched(search: Callable[..., Config]):
-    judge = ("conv3", "conv4", "max_pool", "conv5")
-    config = search(sections={"discriminator": {"operations": judge}})
+def test_set_operations_are_not_searched(search: Callable[..., Config]):
+    operations = ("conv3", "conv4", "max_pool", "conv5")
+    config = search(sections={"discriminator": {"operations": operations}})
     nets = {name: role.net for name, role in build_roles(config.method, config.spec, seed=config.train.seed).items()}
     assert {name for name in nets if name.startswith("arch_")} == {"arch_G_A", "arch_G_B"}
-    assert _search(config).genotype(nets, config.spec).discriminators == {"a2b": judge, "b2a": judge}
+    assert _search(config).genotype(nets, config.spec).discriminators == dict.fromkeys(("a2b", "b2a"), operations)
 
 
 @pytest.mark.parametrize(
     ("method", "sections", "message"),
     [
-        ({"inner": "searched"}, {}, "inner=searched is no method that a search can wrap: give cyclegan or onepair"),
-        ({"inner": {"kind": 3}}, {}, "inner=3 is no method"),
+        ({"inner": "searched"}, {}, "inner=searched cannot be searched: choose cyclegan or onepair"),
+        ({"inner": {"kind": 3}}, {}, "inner=3 cannot be searched"),
         ({"scheme": "three-step"}, {}, "scheme='three-step': input should be 'one-step'"),
         ({}, {"generator": {"network": "resnet"}}, r"generator\.network=resnet has no operations .* velogan search"),
         ({}, {"discriminator": {"space": "code"}}, "generator.space and discriminator.space are code and paper"),
         ({"inner": "onepair"}, {"generator_b": {"channels": 8}}, "generator_b differs from generator"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(
+def test_rejects_configurations_that_cannot_be_searched(
     method: dict[str, Any], sections: dict[str, Any], message: str, search: Callable[..., Config]
 ):
     with pytest.raises(ValueError, match=message):
         search(sections=sections, **method)
 
 
-def test_a_configuration_of_a_search_is_read_back_equal(search: Callable[..., Config]):
+def test_a_configuration_of_a_search_is_read_back_unchanged(search: Callable[..., Config]):
     config = search(inner={"kind": "onepair", "scale": 1.0}, scheme="halves")
     assert parse_config(parse_yaml(write_yaml(config))) == config
 
 
-def test_lines_past_the_checkpoint_are_removed(tmp_path: Path):
+def test_a_resumed_recorder_removes_later_lines(tmp_path: Path):
     best = "conv3"
 
     def recorder() -> ArchitectureRecorder:
@@ -311,10 +301,10 @@ def test_lines_past_the_checkpoint_are_removed(tmp_path: Path):
     file = tmp_path / "architecture.jsonl"
     file.write_text(file.read_text() + '{"images": 8, "sha')
     best = "conv3"
-    again = recorder()
-    again.start(4)
-    again.write(6)
-    again.write(6)
+    resumed = recorder()
+    resumed.start(4)
+    resumed.write(6)
+    resumed.write(6)
     assert [json.loads(line)["images"] for line in file.read_text().splitlines()] == [0, 2, 4, 6]
     genotype = read_genotype(tmp_path / "genotype.json")
     assert genotype.generators["a2b"][0] == "conv3"

@@ -1,80 +1,63 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from velogan.networks.build import Networks
 from velogan.networks.cells import Space, discriminator_kinds, generator_kinds, operation_names
-from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
-from velogan.networks.generators import GeneratorConfig, build_generator, split
-from velogan.search.supernet import Supernets, derive, detach_arch_parameters, mixtures
+from velogan.networks.discriminators import DiscriminatorConfig
+from velogan.networks.generators import GeneratorConfig, split
+from velogan.search.supernet import MixedOp, SupernetFactory, derive, detach_arch_parameters, mixtures
 
-CONFIGS: dict[str, dict[str, Any]] = {
-    "generator": {"network": "cells", "blocks": 1, "channels": 6, "init": "kaiming"},
-    "discriminator": {"network": "cells", "channels": 4, "init": "kaiming"},
-}
+NAMES = ("generator", "discriminator")
 
 
-@torch.no_grad()
-def choose(net: nn.Module, operations: Sequence[str]) -> None:
-    """Makes the share of each of `operations` exactly 1, and of the others 0."""
-    for mixed, name in zip(mixtures(net).values(), operations, strict=True):
-        mixed.alpha.fill_(-torch.inf)
-        mixed.alpha[list(mixed.candidates).index(name)] = 0
-
-
-def inherit(net: nn.Module, supernet: nn.Module, operations: Sequence[str]) -> None:
-    """Gives `net`, a network of these operations, the weights that they have in `supernet`."""
-    mixed = mixtures(supernet)
-    weights = {
-        name: value
-        for name, value in supernet.state_dict().items()
-        if not any(name.startswith(f"{place}.") for place in mixed)
-    }
-    for (place, one), operation_name in zip(mixed.items(), operations, strict=True):
-        chosen = one.candidates[operation_name].state_dict()
-        weights |= {f"{place}.{name}": value for name, value in chosen.items()}
-    net.load_state_dict(weights)
-
-
-def _supernet(name: str, *, merged: bool, **fields: Any) -> nn.Module:
-    make, config = Supernets(merged=merged), CONFIGS[name] | fields
+def _build(name: str, **fields: Any) -> nn.Module:
+    """A supernet; with `operations`, the network of these."""
+    fields = {"network": "cells", "channels": 4, "init": "kaiming", **fields}
+    factory = SupernetFactory(Networks())
     if name == "generator":
-        return make.generator(GeneratorConfig.model_validate(config))
-    return make.discriminator(DiscriminatorConfig.model_validate(config))
+        config = GeneratorConfig.model_validate({"blocks": 1, **fields})
+        return factory.generator(config, in_channels=3, out_channels=3)
+    return factory.discriminator(DiscriminatorConfig.model_validate(fields), in_channels=3)
 
 
-def _plain(name: str, operations: tuple[str, ...], **fields: Any) -> nn.Module:
-    config = CONFIGS[name] | {"operations": operations} | fields
-    if name == "generator":
-        return build_generator(GeneratorConfig.model_validate(config))
-    return build_discriminator(DiscriminatorConfig.model_validate(config))
+def _sum_of_operations(mixed: MixedOp, x: Tensor) -> Tensor:
+    """The mixture as the paper defines it, operation by operation."""
+    total, *rest = (share * net(x) for share, net in zip(mixed.weights, mixed.candidates.values()))
+    for output in rest:
+        total = total + output
+    return total
 
 
 @pytest.mark.parametrize("space", ["paper", "code"])
-@pytest.mark.parametrize("name", CONFIGS)
-def test_one_hot_weights_make_the_derived_network_bit_for_bit(name: str, space: Space):
+@pytest.mark.parametrize("name", NAMES)
+def test_one_hot_shares_equal_the_derived_network(name: str, space: Space, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(MixedOp, "forward", _sum_of_operations)
     torch.manual_seed(0)
     draw, images = random.Random(0), torch.randn(2, 3, 64, 64)
     kinds = generator_kinds(1, space) if name == "generator" else discriminator_kinds(space)
-    supernet = _supernet(name, merged=False, space=space).eval()
+    supernet = _build(name, space=space).eval()
     for _ in range(4):
         operations = tuple(draw.choice(operation_names(kind, space)) for kind in kinds)
-        choose(supernet, operations)
+        weights = supernet.state_dict()
+        for (place, mixed), operation in zip(mixtures(supernet).items(), operations, strict=True):
+            with torch.no_grad():
+                mixed.alpha.fill_(-torch.inf)
+                mixed.alpha[list(mixed.candidates).index(operation)] = 0
+            weights = {name: value for name, value in weights.items() if not name.startswith(f"{place}.")}
+            weights |= {f"{place}.{name}": value for name, value in mixed.candidates[operation].state_dict().items()}
         assert derive(supernet) == operations
-        assert all(sorted(set(one.weights.tolist())) == [0, 1] for one in mixtures(supernet).values())
-        plain = _plain(name, operations, space=space).eval()
-        inherit(plain, supernet, operations)
-        assert torch.equal(supernet(images), plain(images)), operations
+        derived = _build(name, operations=operations, space=space).eval()
+        derived.load_state_dict(weights)
+        assert torch.equal(supernet(images), derived(images)), operations
 
 
-def _results(net: nn.Module, images: Tensor, *, merged: bool) -> dict[str, Tensor]:
-    for one in mixtures(net).values():
-        one.merged = merged
+def _outputs_and_gradients(net: nn.Module, images: Tensor) -> dict[str, Tensor]:
     net.zero_grad()
     images = images.clone().requires_grad_()
     out = net(images)
@@ -85,35 +68,29 @@ def _results(net: nn.Module, images: Tensor, *, merged: bool) -> dict[str, Tenso
 
 
 @pytest.mark.parametrize("fields", [{}, {"norm": "none"}, {"space": "code"}], ids=str)
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_merged_mixture_is_the_plain_sum_and_has_its_gradients(name: str, fields: dict[str, Any]):
+@pytest.mark.parametrize("name", NAMES)
+def test_merged_kernels_equal_the_sum_of_operations(name: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     torch.manual_seed(0)
-    net = _supernet(name, merged=True, **fields).double().eval()  # so that no ReLU is on here and off there
-    for one in mixtures(net).values():
-        nn.init.normal_(one.alpha)
+    net = _build(name, **fields).double().eval()  # in float64 both have the same ReLUs on
+    for mixed in mixtures(net).values():
+        nn.init.normal_(mixed.alpha)
     images = torch.randn(1, 3, 64, 64, dtype=torch.double)
-    expected, seen = (_results(net, images, merged=merged) for merged in (False, True))
-    assert seen.keys() == expected.keys()
-    assert sum("alpha" in key for key in seen) == len(mixtures(net))
+    merged = _outputs_and_gradients(net, images)
+    monkeypatch.setattr(MixedOp, "forward", _sum_of_operations)
+    expected = _outputs_and_gradients(net, images)
+    assert merged.keys() == expected.keys()
+    assert sum("alpha" in key for key in merged) == len(mixtures(net))
     for key, value in expected.items():
-        torch.testing.assert_close(seen[key], value, rtol=1e-6, atol=1e-8, msg=key)
+        torch.testing.assert_close(merged[key], value, rtol=1e-6, atol=1e-8, msg=key)
 
 
-def test_the_largest_weight_is_derived():
-    net = _supernet("generator", merged=True)
-    with torch.no_grad():
-        for number, one in enumerate(mixtures(net).values()):
-            one.alpha[number % len(one.alpha)] = 1
-    assert derive(net) == ("max_pool", "avg_pool", "conv7", "dilated3", "bilinear", "transposed3")
-
-
-def test_architecture_weights_can_be_a_network_of_their_own():
-    net = _supernet("generator", merged=True)
+def test_detached_architecture_weights_still_mix():
+    net = _build("generator")
     before = {id(weight) for weight in net.parameters()}
     architecture, images = detach_arch_parameters(net), torch.randn(1, 3, 32, 32)
-    theirs = {id(weight) for weight in architecture.parameters()}
-    assert len(theirs) == 6
-    assert {id(weight) for weight in net.parameters()} == before - theirs
+    detached = {id(weight) for weight in architecture.parameters()}
+    assert len(detached) == 6
+    assert {id(weight) for weight in net.parameters()} == before - detached
     net(images).square().sum().backward()
     assert all(weight.grad is not None for weight in architecture.parameters())
     start = net(images)
@@ -123,13 +100,13 @@ def test_architecture_weights_can_be_a_network_of_their_own():
     assert not torch.allclose(net(images), start)
 
 
-def test_a_supernet_has_stages_for_methods_that_want_parts():
-    net, images = _supernet("generator", merged=True), torch.randn(1, 3, 32, 32)
+def test_a_supernet_splits_into_stages():
+    net, images = _build("generator"), torch.randn(1, 3, 32, 32)
     encoder, translator, decoder = split(net)
     assert torch.equal(decoder(translator(encoder(images))), net(images))
     assert [len(mixtures(stage)) for stage in (encoder, translator, decoder)] == [2, 2, 2]
 
 
-def test_odd_sides_are_refused():
+def test_rejects_odd_sides():
     with pytest.raises(ValueError, match="sides of 10x5 cannot be halved by every operation"):
-        _supernet("discriminator", merged=True)(torch.randn(1, 3, 20, 40))
+        _build("discriminator")(torch.randn(1, 3, 20, 40))

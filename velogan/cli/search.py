@@ -17,7 +17,7 @@ from velogan.cli.run_command import RunCommand, check_data, check_hidden, length
 from velogan.config import SIZES, Config, read_config
 from velogan.engine.processes import is_main_process
 from velogan.recipes import DEFAULT, to_search
-from velogan.search.method import WRAPPED
+from velogan.search.method import SEARCHABLE
 
 if TYPE_CHECKING:
     from velogan.networks.generators import GeneratorConfig
@@ -59,7 +59,7 @@ class Search(RunCommand):
         str | None,
         tyro.conf.arg(
             help="Method to find networks for; its fields are --method.inner.FIELD. Default: the preset's.",
-            metavar="|".join(WRAPPED),
+            metavar="|".join(SEARCHABLE),
         ),
     ] = None
     hidden: Annotated[

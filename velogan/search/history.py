@@ -1,7 +1,7 @@
 """The history of an architecture search: `architecture.jsonl`.
 
-A line is `{"images": 1200, "shares": {"G_A": {"model.e.0": {"max_pool": 0.12, ...}, ...}, ...}}`: for each network and
-each place for an operation, the share of each operation in the mixture.
+A line is `{"images": 1200, "shares": {"G_A": {"model.e.0": {"max_pool": 0.12, ...}, ...}, ...}}`: the softmax weight
+(share) of each operation, by network and mixture.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from typing import Any, TypedDict
 FILE = "architecture.jsonl"
 
 Mixture = Mapping[str, float]
-"""The share of each operation; together they are 1."""
+"""The share of each operation; their sum is 1."""
+
+Shares = Mapping[str, Mapping[str, Mixture]]
+"""Mixtures by network and name."""
 
 
 class Tick(TypedDict):
-    """A line of the file: images seen, and mixtures by network and place."""
+    """A line of the file: images seen, and shares."""
 
     images: int
-    shares: Mapping[str, Mapping[str, Mixture]]
+    shares: Shares
 
 
 def read_architecture(run: Path) -> list[Tick]:
-    """The lines in the folder `run`, oldest first; empty if there is no file.
+    """Read the lines in the folder `run`, oldest first; empty if there is no file.
 
-    Left out are damaged lines, as the last may be, and those that speak of other places or operations than the last.
+    Skips damaged lines, as the last may be, and those with other mixtures or operations than the last.
     """
     try:
         lines = (Path(run) / FILE).read_bytes().splitlines()
@@ -38,36 +41,32 @@ def read_architecture(run: Path) -> list[Tick]:
 
 
 def winner(mixture: Mixture) -> str:
-    """The operation with the largest share: the one that is derived."""
+    """Return the operation with the largest share, which is the derived one."""
     return max(mixture, key=lambda name: mixture[name])
 
 
 def kind(mixture: Mixture) -> str:
-    """The kind of cell that chooses from these operations: e, r or d."""
+    """Return the kind of cell that chooses from these operations: e, r or d."""
     return "e" if "max_pool" in mixture else "d" if "nearest" in mixture else "r"
 
 
 def _names(tick: Tick) -> list[tuple[str, str, list[str]]]:
     return [
-        (network, place, list(mixture))
+        (network, name, list(mixture))
         for network, mixtures in tick["shares"].items()
-        for place, mixture in mixtures.items()
+        for name, mixture in mixtures.items()
     ]
 
 
 def _tick(line: bytes) -> Tick | None:
     try:
         row = json.loads(line)
-        images, shares = row["images"], row["shares"]
-        whole = isinstance(images, int) and all(shares.values())
-        whole = whole and all(
-            mixture and all(_is_share(share) for share in mixture.values())
-            for mixtures in shares.values()
-            for mixture in mixtures.values()
-        )
+        mixtures = [mixture for network in row["shares"].values() for mixture in network.values()]
+        shares = [share for mixture in mixtures for share in mixture.values()]
+        is_valid = isinstance(row["images"], int) and bool(shares) and all(mixtures) and all(map(_is_share, shares))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return Tick(images=images, shares=shares) if whole and shares else None
+    return Tick(images=row["images"], shares=row["shares"]) if is_valid else None
 
 
 def _is_share(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """Record of an architecture search in its run folder.
 
-RUN/architecture.jsonl    the share of every operation over time, a line at each tick of the log
-RUN/genotype.json         what would be taken now, for `velogan train --genotype`
+RUN/architecture.jsonl    the share of every operation over time, one line at each interval of the log
+RUN/genotype.json         the operations with the largest shares now, for `velogan train --genotype`
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ from typing import Any
 
 from velogan.files import write_text
 from velogan.networks.genotype import Genotype
-from velogan.search.history import FILE, Tick, read_architecture
+from velogan.search.history import FILE, Shares, Tick, read_architecture
 
 GENOTYPE = "genotype.json"
 
-Shares = Mapping[str, Mapping[str, Mapping[str, float]]]
-"""By network, place and operation."""
-
 
 class ArchitectureRecorder:
-    """Writes what a search has chosen so far into the folder `run`.
+    """Writes the state of a search into the folder `run`.
 
-    `shares` and `genotype` return the current ones; `provenance` is written into the genotype, with the images seen.
+    `shares` and `genotype` return the current ones; `provenance` is added to the genotype, with the images seen.
     """
 
     def __init__(
@@ -40,15 +37,15 @@ class ArchitectureRecorder:
         self._last = -1
 
     def start(self, images: int) -> None:
-        """Begin at `images` seen. Later lines are removed, since those images are seen again."""
+        """Start at `images` seen. Later lines are removed, since those images are processed again."""
         rows = [row for row in read_architecture(self._history.parent) if row["images"] <= images]
         write_text(self._history, "".join(map(_line, rows)))
         self._last = rows[-1]["images"] if rows else -1
         self.write(images)
 
     def write(self, images: int) -> None:
-        """Add a line, unless `images` has one already, and write the genotype."""
-        if self._last < images:  # the end of a run may be a tick of the log
+        """Append a line, unless there is one for `images`, and write the genotype."""
+        if self._last < images:  # the end of a run may coincide with an interval
             self._last = images
             with open(self._history, "ab") as file:
                 file.write(_line({"images": images, "shares": _rounded(self._shares())}).encode())
@@ -60,10 +57,10 @@ class ArchitectureRecorder:
 def _rounded(shares: Shares) -> dict[str, dict[str, dict[str, float]]]:
     return {
         network: {
-            place: {operation: round(share, 6) for operation, share in mixture.items()}
-            for place, mixture in places.items()
+            name: {operation: round(share, 6) for operation, share in mixture.items()}
+            for name, mixture in mixtures.items()
         }
-        for network, places in shares.items()
+        for network, mixtures in shares.items()
     }
 
 
