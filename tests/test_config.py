@@ -47,13 +47,13 @@ def test_yaml_gives_back_what_is_not_plain(tmp_path: Path):
         ({"optimizer": {"lr": -1}}, r"optimizer.lr=-1: input should be greater than 0"),
         ({"method": {"gan": "best"}}, r"method.gan='best': input should be 'lsgan', 'vanilla' or 'hinge'"),
         ({"data": {"batch_size": -1}}, "data.batch_size=-1: give a whole number from 1 on, or auto"),
-        ({"train": {"length": "soon"}}, "train.length: 'soon' is no duration"),
+        ({"train": {"length": "soon"}}, "train.length: 'soon' is not a duration"),
         (
             {"discriminator": {"network": "projected"}, "method": {"source_as_fake_fraction": 0.25}},
             "method.source_as_fake_fraction=0.25 is for PatchGANs, and discriminator.network=projected has none: set "
             "method.source_as_fake_fraction=0, or",
         ),
-        ({"optimizer": {"rules": ["D_A"]}}, r"optimizer.rules: 'D_A' is no optimizer rule"),
+        ({"optimizer": {"rules": ["D_A"]}}, r"optimizer.rules: 'D_A' is not a rule"),
     ],
 )
 def test_a_wrong_field_is_named_with_its_value_and_the_mend(tree: dict[str, Any], message: str):

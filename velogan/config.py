@@ -21,7 +21,7 @@ from pydantic import (
 
 from velogan.data.config import DataConfig
 from velogan.engine.config import EngineConfig, TrainConfig
-from velogan.engine.optimizers import OptimizerConfig, check_rules, check_schedule, trained
+from velogan.engine.optimizers import OptimizerConfig, check_rules, check_schedule, trained_roles
 from velogan.engine.schedules import ScheduleConfig
 from velogan.files import did_you_mean, parse_yaml
 from velogan.methods import DEFAULT
@@ -252,7 +252,7 @@ def check_rules_match(config: Config) -> None:
     """Raise ValueError if a rule of the section optimizer matches no trained network."""
     if config.optimizer.rules:
         segmenters = [SEGMENTER] if config.data.labels_a or config.data.labels_b else []
-        check_rules(config.optimizer, [*trained(phases_of(config.method, config.spec)), *segmenters])
+        check_rules(config.optimizer, [*trained_roles(phases_of(config.method, config.spec)), *segmenters])
 
 
 def fit_to_data(

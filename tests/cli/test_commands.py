@@ -48,7 +48,7 @@ def test_a_way_that_this_machine_has_not_is_refused_before_pictures_are_looked_f
     message = _refused(
         capsys, "train", "--engine.mode", mode, "--data", str(tmp_path / "none"), "--out", str(tmp_path / "run")
     )
-    assert f"engine.mode={mode} needs a CUDA device" in message
+    assert f"engine.mode={mode}: needs a CUDA device" in message
 
 
 @pytest.mark.parametrize("preset", RECIPES)
@@ -150,9 +150,9 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
         ("train --data d --out r --images abc", "--images abc: give a whole number"),
         ("train --data d --out r --data.range-a 1 b", "--data.range-a 1 b: give two numbers"),
         ("train --data d --out r --seed", "--seed: its value is missing"),
-        ("train --data d --out r --train.length soon", "is no duration"),
+        ("train --data d --out r --train.length soon", "is not a duration"),
         ("train --data d --out r --optimizer.rules X:foo=1", "optimizer.rules: 'X:foo=1': there is no foo"),
-        ("train --data d --method onepair --optimizer.rules G_A:lr=1 --dry-run", "there are E, R, T_A, D_A"),
+        ("train --data d --method onepair --optimizer.rules G_A:lr=1 --dry-run", "no trained network (E, R, T_A, D_A)"),
         ("train contrast --data d --out r --generator.blocks 0", "generator.blocks=0 leaves method=contrast no block"),
         ("train fats --data d --out r", "there is no preset 'fats'; did you mean fast? There are auto, cyclegan"),
         ("train --out r fast --data d", "fast: a preset comes before all flags: velogan train fast"),

@@ -8,16 +8,16 @@ import torch
 from torch import nn
 
 from velogan.engine import compiled as room
-from velogan.engine.compiled import compiled, compiler_missing
+from velogan.engine.compiled import compile_network, find_missing_compiler
 
 
 @pytest.mark.filterwarnings("ignore")  # torch.compile's own
 def test_what_is_compiled_is_kept_where_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    assert compiled(nn.Identity(), cache=tmp_path) is not None
+    assert compile_network(nn.Identity(), cache=tmp_path) is not None
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "elsewhere"))
-    compiled(nn.Identity(), cache=tmp_path)
+    compile_network(nn.Identity(), cache=tmp_path)
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "elsewhere")
 
 
@@ -25,13 +25,13 @@ def test_what_compiling_lacks_is_named(monkeypatch: pytest.MonkeyPatch):
     found = {"g++": "/usr/bin/g++"}
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(room.shutil, "which", found.get)
-    assert compiler_missing(torch.device("cpu")) == ""
+    assert find_missing_compiler(torch.device("cpu")) == ""
     monkeypatch.setattr(room.importlib.util, "find_spec", lambda name: None)
-    assert compiler_missing(torch.device("cuda")) == "Triton"
+    assert find_missing_compiler(torch.device("cuda")) == "Triton"
     found.clear()
-    assert compiler_missing(torch.device("cpu")) == "a C++ compiler"
+    assert find_missing_compiler(torch.device("cpu")) == "a C++ compiler"
     monkeypatch.setenv("CXX", "c++")
-    assert compiler_missing(torch.device("cpu")) == ""
+    assert find_missing_compiler(torch.device("cpu")) == ""
 
 
 class _Scaled(nn.Module):
@@ -52,7 +52,7 @@ def test_many_networks_of_one_class_are_all_compiled(tmp_path: Path, monkeypatch
         return graph
 
     monkeypatch.setattr(torch, "compile", lambda net, **kwargs: plain(net, backend=note, **kwargs))
-    nets = [compiled(_Scaled(number), cache=tmp_path) for number in range(6)]
+    nets = [compile_network(_Scaled(number), cache=tmp_path) for number in range(6)]
     for side in (2, 3):
         assert [float(net(torch.ones(side)).sum()) for net in nets] == [number * side for number in range(6)]
     assert len(made) == 12

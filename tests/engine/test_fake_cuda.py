@@ -240,6 +240,12 @@ def test_the_default_step_stays_on_the_device(case: str, fake_cuda: FakeTensorMo
     assert torch.backends.cudnn.benchmark
 
 
+def test_cudnn_measures_no_algorithms_for_images_of_several_sizes(fake_cuda: FakeTensorMode):
+    torch.backends.cudnn.benchmark = True
+    build_step(_config("cyclegan", data={"preprocess": "none"}), shape=(SIDE, SIDE))
+    assert not torch.backends.cudnn.benchmark
+
+
 def test_pictures_of_16_bits_are_cropped_on_the_device(fake_cuda: FakeTensorMode):
     _train(_config("onepair"), dtype=np.uint16)
 

@@ -109,8 +109,8 @@ def test_a_run_whose_start_took_all_its_minutes_makes_one_step() -> None:
 
 
 def test_intervals_of_checkpoints_are_quarters_of_a_run_in_minutes() -> None:
-    assert parse_length("3 minutes", images_per_epoch=10).spaced("10 minutes") == QUARTER
-    assert parse_length("3 images", images_per_epoch=10).spaced("10 minutes") == parse_span("10 minutes")
+    assert parse_length("3 minutes", images_per_epoch=10).saving_interval("10 minutes") == QUARTER
+    assert parse_length("3 images", images_per_epoch=10).saving_interval("10 minutes") == parse_span("10 minutes")
 
 
 def test_images_are_counted_and_not_the_time_of_calls() -> None:

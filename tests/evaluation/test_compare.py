@@ -173,4 +173,4 @@ def test_the_command_line_takes_a_device_and_says_what_is_not_installed(
     assert main(["evaluate", a, "--against", b, "--features", "none"]) == 0
     assert "pip install" not in capsys.readouterr().err
     assert main(["evaluate", a, "--against", b, "--device", "abacus"]) == 2
-    assert "engine.device=abacus cannot be used here" in capsys.readouterr().err
+    assert "engine.device=abacus: not available" in capsys.readouterr().err

@@ -200,7 +200,7 @@ def test_a_killed_process_of_ray_is_a_lost_node(tiny, tmp_path: Path, monkeypatc
     ("changes", "said"),
     [
         ({"method": {"kind": "onepair", "stage": "autoencoder"}}, "one module here, autoencoder.*leave it out"),
-        ({"train": {"exchange_every": "5 %"}}, "neither in images nor in epochs: write '50 images'"),
+        ({"train": {"exchange_every": "5 %"}}, "not in images or epochs: write '50 images'"),
     ],
 )
 def test_what_cannot_be_placed_is_refused(changes, said, tiny):

@@ -165,4 +165,4 @@ def test_the_rate_of_each_network_may_have_a_range() -> None:
     generator, discriminator, *_ = first.config.optimizer.rules
     assert generator == f"G_A:lr={first.settings['optimizer.rules:G_A:lr']}"
     assert discriminator == f"D_*:lr={first.settings['optimizer.rules:D_*:lr']}"
-    assert 1e-5 <= first.config.optimizer.group("G_A")[1]["lr"] <= 1e-3
+    assert 1e-5 <= first.config.optimizer.parameter_group("G_A")[1]["lr"] <= 1e-3

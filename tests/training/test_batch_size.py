@@ -39,11 +39,11 @@ def _answers(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> list[int]:
     """Stands in for the process that tries; the batches that were tried."""
     tried: list[int] = []
 
-    def ask(module: str, request: Mapping[str, Any], **_: Any) -> tuple[int, dict[str, Any]]:
+    def run(module: str, request: Mapping[str, Any], **_: Any) -> tuple[int, dict[str, Any]]:
         tried.append(request["config"]["data"]["batch_size"])
         return answer(tried[-1])
 
-    monkeypatch.setattr(batch_size, "ask", ask)
+    monkeypatch.setattr(batch_size, "run_in_subprocess", run)
     return tried
 
 
@@ -133,12 +133,12 @@ def test_all_ranks_take_the_least(monkeypatch: pytest.MonkeyPatch):
 def test_each_rank_tries_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch):
     devices: list[str] = []
 
-    def ask(module: str, request: Mapping[str, Any], **_: Any) -> tuple[int, dict[str, Any]]:
+    def run(module: str, request: Mapping[str, Any], **_: Any) -> tuple[int, dict[str, Any]]:
         devices.append(request["config"]["engine"]["device"])
         return 0, {"mb": 1.0, "problem": "" if len(devices) == 1 else "did not fit"}
 
-    monkeypatch.setattr(batch_size, "ask", ask)
-    monkeypatch.setattr(batch_size, "device_for", lambda engine: torch.device("cuda"))
+    monkeypatch.setattr(batch_size, "run_in_subprocess", run)
+    monkeypatch.setattr(batch_size, "select_device", lambda engine: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     config, _ = resolve_auto_batch_size(TINY.change(engine={"device": "auto"}), _data(), DistributedContext())
     assert (devices, config.data.batch, config.engine.device) == (["cuda:3", "cuda:3"], 1, "auto")

@@ -8,7 +8,7 @@ import torch
 
 from velogan.engine import device as devices
 from velogan.engine.config import EngineConfig
-from velogan.engine.device import device_for, resolve_device
+from velogan.engine.device import resolve_device, select_device
 from velogan.engine.processes import default_threads
 from velogan.kernels import precision
 from velogan.training import engine_rules
@@ -80,7 +80,7 @@ def test_missing_kernels_leave_the_plain_layers():
 def test_a_missing_device_is_a_readable_error():
     assert resolve_device("cpu") == torch.device("cpu")
     for device in ("cuda:99", "toaster"):
-        with pytest.raises(ValueError, match=rf"engine.device={device} cannot be used here .*choose auto"):
+        with pytest.raises(ValueError, match=rf"engine.device={device}: not available .*choose auto"):
             resolve_device(device)
 
 
@@ -88,7 +88,7 @@ def test_a_missing_device_is_a_readable_error():
 def gpu(monkeypatch: pytest.MonkeyPatch) -> EngineConfig:
     """A configuration that takes this machine for one with CUDA and all that compiles for it."""
     monkeypatch.setattr(devices, "resolve_device", torch.device)
-    monkeypatch.setattr(engine_rules, "compiler_missing", lambda device: "")
+    monkeypatch.setattr(engine_rules, "find_missing_compiler", lambda device: "")
     return EngineConfig(device="cuda", precision="bf16")
 
 
@@ -97,7 +97,7 @@ def test_compilation_pays_on_a_gpu_in_a_long_run(
     seconds: float | None, choice: str, gpu: EngineConfig, monkeypatch: pytest.MonkeyPatch
 ):
     assert _resolve(gpu, kernels="none", seconds=seconds)[0].compile == choice
-    monkeypatch.setattr(engine_rules, "compiler_missing", lambda device: "Triton")
+    monkeypatch.setattr(engine_rules, "find_missing_compiler", lambda device: "Triton")
     assert _resolve(gpu, kernels="none", seconds=seconds)[0].compile == "off"
 
 
@@ -150,7 +150,7 @@ def test_a_gpu_with_a_number_is_the_current_one(asked: str, current: list[int], 
     became: list[int | None] = []
     monkeypatch.setattr(devices, "resolve_device", torch.device)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: became.append(device.index))
-    assert device_for(EngineConfig(device=asked)) == torch.device(asked)
+    assert select_device(EngineConfig(device=asked)) == torch.device(asked)
     assert became == current
 
 
@@ -198,7 +198,7 @@ def test_the_eager_mode_of_a_cpu_leaves_the_native_kernels_out():
 
 @pytest.mark.parametrize("mode", ["graph", "streams"])
 def test_modes_for_cuda_are_refused_elsewhere(mode: str):
-    with pytest.raises(ValueError, match=rf"engine.mode={mode} needs a CUDA device, and this is cpu: set engine.mode"):
+    with pytest.raises(ValueError, match=rf"engine.mode={mode}: needs a CUDA device, not cpu; set engine.mode"):
         _resolve(EngineConfig.model_validate({"mode": mode, "device": "cpu"}))
 
 
@@ -248,7 +248,7 @@ def test_each_conflict_names_what_the_user_can_set():
 
 
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_rules, "compiler_missing", lambda device: "Triton")
+    monkeypatch.setattr(engine_rules, "find_missing_compiler", lambda device: "Triton")
     with pytest.raises(ValueError, match=r"engine.compile=on needs .* Triton .* or set engine.compile=off"):
         _resolve(EngineConfig(compile="on", device="cpu", precision="fp32"))
 

@@ -81,7 +81,7 @@ def test_what_is_asked_for_now_holds_from_now_on(train: Train, tmp_path: Path):
     assert re.search("at [24] images: requested: engine.precision=", said), "from 4 on where it chose fp32 itself"
     assert _engines(tmp_path / "run")[-1]["engine"]["precision"] == "bf16"
     assert train(8, "--engine.device", "cpu").count("engine settings change") == 0, "it computed there before"
-    assert "engine.device=cuda:77 cannot be used here" in train(10, "--engine.device", "cuda:77", code=2)
+    assert "engine.device=cuda:77: not available" in train(10, "--engine.device", "cuda:77", code=2)
 
 
 def test_another_device_decides_everything_again(tiny_config: Callable[..., Config]):

@@ -1,4 +1,4 @@
-"""Networks by torch.compile; the compiled code is kept for later processes."""
+"""Networks compiled by torch.compile, with a cache on disk."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from torch import nn
 
 from velogan.files import private_folder
 
-RECOMPILES = 128
-"""How often torch may compile: for each network, input shape and type of numbers, and with and without gradients.
+MAX_COMPILATIONS = 128
+"""Limit of torch on compilations, one for each network, input shape, number type, and with and without gradients.
 
-It counts all networks of a process together, since they share the code of `nn.Module.__call__`, and allows 8. Beyond
-its limit it warns, and computes the rest without compiling.
+It counts all networks of a process together, since they share the code of `nn.Module.__call__`. By default it is 8;
+beyond it torch warns and runs the rest without compiling.
 """
 
 
-def compiled(net: nn.Module, *, cache: Path) -> nn.Module:
-    """`net` compiled for each input shape, over the same weights.
+def compile_network(net: nn.Module, *, cache: Path) -> nn.Module:
+    """Return `net` compiled for each input shape, over the same weights.
 
-    The compiled code is kept in `cache` for later processes; TORCHINDUCTOR_CACHE_DIR names another folder.
-    ValueError where other users may write to `cache`: see `files.private_folder`.
+    Later processes reuse the code in the folder `cache`, or in TORCHINDUCTOR_CACHE_DIR if that is set. Raises
+    ValueError if other users may write to `cache`: see `files.private_folder`.
     """
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(private_folder(cache))
-    from torch._dynamo import config as limits  # takes a second, so only where it is needed
+    from torch._dynamo import config as limits  # takes a second
 
-    limits.recompile_limit = max(RECOMPILES, limits.recompile_limit)
+    limits.recompile_limit = max(MAX_COMPILATIONS, limits.recompile_limit)
     return torch.compile(net, dynamic=False)  # pyright: ignore[reportReturnType]
 
 
-def compiler_missing(device: torch.device) -> str:
-    """What torch.compile needs for `device` and does not find here; empty if it has everything."""
+def find_missing_compiler(device: torch.device) -> str:
+    """Return the name of what torch.compile needs for `device` and is not installed; empty if nothing is missing."""
     if not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")):
         return "a C++ compiler"
     return "Triton" if device.type == "cuda" and importlib.util.find_spec("triton") is None else ""

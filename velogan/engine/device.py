@@ -7,19 +7,31 @@ import torch
 from velogan.engine.config import EngineConfig
 
 
-def resolve_device(asked: str) -> torch.device:
-    """The device for `asked`; `auto` takes an accelerator where there is one. ValueError where it is missing."""
-    if asked == "auto":
+def resolve_device(name: str) -> torch.device:
+    """Return the device called `name`; `auto` is an accelerator if there is one. Raises ValueError if it is missing."""
+    if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
-        device = torch.device(asked)
+        device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"engine.device={asked} cannot be used here ({str(error).splitlines()[0]}): choose auto"
-        ) from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"engine.device={name}: not available ({reason}); choose auto") from error
+    return device
+
+
+def select_device(config: EngineConfig) -> torch.device:
+    """Return the device of `config`. A GPU with an index becomes the current one, on which Triton launches its kernels.
+
+    Raises ValueError if the device is missing or does not support the configured mode.
+    """
+    device = resolve_device(config.device)
+    if config.captures and device.type != "cuda":
+        raise ValueError(f"engine.mode={config.mode}: needs a CUDA device, not {device}; set engine.mode=auto")
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
     return device
 
 
@@ -29,23 +41,7 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def device_for(config: EngineConfig) -> torch.device:
-    """The device that `config` asks for. ValueError if it cannot be used, or cannot do what else `config` asks for.
-
-    A GPU that has a number becomes the current one, on which Triton launches its kernels.
-    """
-    device = resolve_device(config.device)
-    if device.type != "cuda":
-        if config.captures:
-            raise ValueError(
-                f"engine.mode={config.mode} needs a CUDA device, and this is {device}: set engine.mode=auto"
-            )
-    elif device.index is not None:
-        torch.cuda.set_device(device)
-    return device
-
-
 def set_threads(config: EngineConfig) -> None:
-    """Let PyTorch compute with as many threads as `config` says, if it says a number."""
+    """Set the number of PyTorch's CPU threads, if `config` has one."""
     if config.threads:
         torch.set_num_threads(config.threads)

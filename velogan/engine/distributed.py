@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from velogan.engine.heartbeat import RESUME_HINT, Heartbeat
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.processes import RankError, ReportedByAnotherRank, is_distributed, local_rank, read_number
+from velogan.engine.processes import EndOfRun, ReportedByAnotherRank, is_distributed, local_rank, read_number
 
 T = TypeVar("T")
 
@@ -155,10 +155,10 @@ class DistributedContext:
         must_report = self.heartbeat.claim_error_report()
         self.heartbeat.close()
         if not must_report:
-            return ReportedByAnotherRank(code)
+            return ReportedByAnotherRank(code=code)
         if self.is_main_process or not is_expected:
             return error
-        return RankError(f"{self.describe(self.rank)}: {error}", code)
+        return EndOfRun(f"{self.describe(self.rank)}: {error}", code=code)
 
     def close(self) -> None:
         """Wait for all ranks, then leave the group."""

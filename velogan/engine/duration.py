@@ -1,4 +1,4 @@
-"""Lengths and intervals: images, epochs, percent of the run, or minutes."""
+"""Lengths and intervals in images, epochs, percent of the run or minutes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Span:
     unit: Unit
 
     def __str__(self) -> str:
-        return f"{np.format_float_positional(self.amount, trim='-')} {self.unit}"  # never as 1e+06 or 1e-05
+        return f"{np.format_float_positional(self.amount, trim='-')} {self.unit}"  # never 1e+06
 
     def passed(self, *, images: int, seconds: float, progress: float, images_per_epoch: int) -> float:
-        """How many spans have passed, with the fraction of the next, in a run that saw `images` in `seconds`.
+        """Return how many of these spans have passed, with the fraction of the next, after `images` in `seconds`.
 
-        `progress` is the share of the run that is done, in [0, 1]; `epoch` is the number of images in an epoch.
+        progress: completed share of the run, in [0, 1]
         """
         now = {
             "images": images,
@@ -40,11 +40,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Length:
-    """How long a run is; `epoch` is the number of images in an epoch.
+    """The length of a run.
 
-    `ticks` are the epochs of the learning-rate schedule. A length in epochs has one tick per epoch, as in the
-    reference. Any other has 200, like the paper's run. A length in minutes is a deadline, so it takes the same time on
-    any machine; training ends `reserved` seconds before it, for the last checkpoint.
+    A length in minutes is a deadline; training ends `reserved` seconds before it, for the last checkpoint.
     """
 
     span: Span
@@ -53,7 +51,7 @@ class Length:
 
     @property
     def ticks(self) -> int:
-        """The number of ticks in the whole run."""
+        """Epochs of the learning-rate schedule: those of the run as in the reference, or 200 like the paper's run."""
         return max(1, math.ceil(self.span.amount)) if self.span.unit == "epochs" else 200
 
     @property
@@ -64,21 +62,20 @@ class Length:
 
     @property
     def seconds(self) -> float | None:
-        """The length in seconds; None where it is in images."""
+        """The length in seconds of a length in minutes; otherwise None."""
         return 60 * self.span.amount if self.total is None else None
 
-    def spaced(self, every: str) -> Span:
+    def saving_interval(self, every: str) -> Span:
         """Parse the interval of checkpoints or sample grids; in a run in minutes it is a quarter of the run."""
         return parse_span(every) if self.seconds is None else Span(25, "percent")
 
     def progress(self, images: int, seconds: float) -> float:
-        """The share of the training that is done, up to 1."""
-        whole = self.total
-        done = seconds / (60 * self.span.amount - self.reserved) if whole is None else images / whole
-        return min(done, 1.0)
+        """Return the completed share of the training, up to 1."""
+        total = self.total
+        return min(seconds / (60 * self.span.amount - self.reserved) if total is None else images / total, 1.0)
 
     def tick(self, images: int, seconds: float) -> int:
-        """The current tick, counted from 1: whole ticks passed, plus one."""
+        """Return the current tick, counted from 1."""
         if self.total is None:
             return 1 + int(self.progress(images, seconds) * self.ticks)
         return 1 + (
@@ -87,24 +84,24 @@ class Length:
 
 
 def parse_length(text: str, *, images_per_epoch: int) -> Length:
-    """A run's length; `epoch` is in images. ValueError for a percentage."""
+    """Parse the length of a run. Raises ValueError if it is a percentage."""
     span = parse_span(text)
     if span.unit == "percent":
-        raise ValueError(f"train.length={text} cannot be a percentage: give epochs, images or minutes")
+        raise ValueError(f"train.length={text}: a percentage is not a length; give epochs, images or minutes")
     return Length(span, images_per_epoch)
 
 
 def parse_span(text: str) -> Span:
-    """`"500 images"`, `"2 epochs"`, `"5 %"`, `"10 minutes"`, or short: `500i 2e 5% 10m`. ValueError otherwise."""
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(%|[a-zA-Z]+)\s*", text)
-    word = found.group(2).lower() if found else ""
+    """Parse `500 images`, `2 epochs`, `5 %`, `10 minutes`, or short `500i 2e 5% 10m`; raises ValueError otherwise."""
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(%|[a-zA-Z]+)\s*", text)
+    word = match.group(2).lower() if match else ""
     unit = _UNITS.get(word[:1])
-    if not found or unit is None or not (word == "%" or unit.startswith(word) or word == "min"):
-        raise ValueError(f"'{text}' is no duration: write '500 images', '2 epochs', '5 %' or '10 minutes'")
-    if not 0 < float(found.group(1)) < 1e15:
+    if not match or unit is None or not (word == "%" or unit.startswith(word) or word == "min"):
+        raise ValueError(f"'{text}' is not a duration: write '500 images', '2 epochs', '5 %' or '10 minutes'")
+    if not 0 < float(match.group(1)) < 1e15:
         raise ValueError(f"'{text[:40]}' must be more than 0 and less than 10^15")
-    return Span(float(found.group(1)), unit)
+    return Span(float(match.group(1)), unit)
 
 
 Duration = Annotated[str, AfterValidator(lambda text: str(parse_span(text)))]
-"""A configuration field that holds a duration as text, for example `200 epochs`."""
+"""A configuration field with a duration as text, such as `200 epochs`, in its normal spelling."""

@@ -1,4 +1,4 @@
-"""Which of several processes this one is, as torchrun's environment says, and how a run ends that cannot go on."""
+"""The place of this process among those that torchrun started, and exceptions that end a run."""
 
 from __future__ import annotations
 
@@ -7,34 +7,24 @@ from pathlib import Path
 
 
 class EndOfRun(Exception):
-    """A run cannot go on; `code` is the exit code of its process."""
+    """The run cannot continue; `code` is the exit code of the process."""
 
-    code = 1
+    def __init__(self, *details: object, code: int = 1):
+        super().__init__(*details)
+        self.code = code
 
 
 class ReportedByAnotherRank(EndOfRun):
-    """Another process has said why the run ends, or says it now; `code` is this one's exit code."""
-
-    def __init__(self, code: int):
-        super().__init__(code)
-        self.code = code
-
-
-class RankError(EndOfRun):
-    """What went wrong in a process other than the first, with its name; `code` is its exit code."""
-
-    def __init__(self, text: str, code: int):
-        super().__init__(text)
-        self.code = code
+    """Another rank reports why the run ends; this one prints nothing."""
 
 
 def is_distributed() -> bool:
-    """Whether torchrun started this process as one of several."""
+    """Return whether torchrun started this process as one of several."""
     return "WORLD_SIZE" in os.environ and read_number("WORLD_SIZE") > 1
 
 
 def is_main_process() -> bool:
-    """Whether this process is the first of them, or alone."""
+    """Return whether this process is rank 0, or the only one."""
     return not is_distributed() or read_number("RANK") == 0
 
 
@@ -52,12 +42,11 @@ def read_number(name: str, default: str | None = None) -> int:
 
 
 def available_cores() -> list[int]:
-    """Return the cores that this process may run on."""
+    """Return the processor cores that this process may run on."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def default_threads() -> int:
-    """Return the number of cores that this process may use."""
     return len(available_cores())
 
 

@@ -1,10 +1,9 @@
-"""Context manager for a Ray session, existing or temporary, with Ray's own output silenced."""
+"""A Ray session, existing or temporary, without Ray's own output."""
 
 from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import tempfile
 import threading
@@ -12,13 +11,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from velogan.engine.processes import child_environment, default_threads
 from velogan.files import install
 
-QUIET = {
+RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -27,7 +25,7 @@ QUIET = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # velogan handles Ctrl-C
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
-"""The environment of Ray and of its workers."""
+"""Environment variables of Ray and its workers."""
 
 MIN_STORE_BYTES = 100 * 2**20
 """Minimum size of Ray's object store."""
@@ -41,7 +39,7 @@ def require_ray(extra: str, *modules: str, user: str) -> None:
 
     The modules are imported, because a part of Ray may be installed without its dependencies.
     """
-    os.environ.update(QUIET)
+    os.environ.update(RAY_ENVIRONMENT)
     for module in modules:
         try:
             import_module(module)
@@ -55,23 +53,24 @@ def ray_session(address: str | None, *, memory: int = 0) -> Iterator[None]:
 
     Raises ValueError if no Ray answers at `address`, OSError if Ray does not start.
     """
-    os.environ.update(QUIET)
+    os.environ.update(RAY_ENVIRONMENT)
     import ray
 
     if ray.is_initialized():
         yield
         return
     logging.getLogger("ray").setLevel(logging.ERROR)
-    folder = Path(tempfile.mkdtemp(prefix="velogan-ray-", dir=_short_temp_dir()))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            _initialize(address, folder, max(memory, MIN_STORE_BYTES))
-        with _terminated_like_ctrl_c():
-            yield
-    finally:
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(
+        prefix="velogan-ray-", dir=_short_temp_dir(), ignore_cleanup_errors=True
+    ) as folder:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                _start_or_connect(address, folder, max(memory, MIN_STORE_BYTES))
+            with _sigterm_as_interrupt():
+                yield
+        finally:
+            ray.shutdown()
 
 
 def _short_temp_dir() -> str:
@@ -80,7 +79,7 @@ def _short_temp_dir() -> str:
     return folder if len(folder) <= MAX_TEMP_DIR else "/tmp"
 
 
-def _initialize(address: str | None, folder: Path, memory: int) -> None:
+def _start_or_connect(address: str | None, folder: str, memory: int) -> None:
     import ray
 
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -91,17 +90,15 @@ def _initialize(address: str | None, folder: Path, memory: int) -> None:
             raise ValueError(f"--address {address}: no Ray answers there ({str(error).splitlines()[0]})") from None
         return
     os.environ.update(child_environment())
-    options |= {"num_cpus": default_threads(), "include_dashboard": False, "_temp_dir": str(folder)}
+    options |= {"num_cpus": default_threads(), "include_dashboard": False, "_temp_dir": folder}
     try:
         ray.init(address="local", object_store_memory=memory, **options)
     except Exception as error:  # Ray raises no specific class here
-        raise OSError(
-            f"Ray did not start, which happens on a very busy machine: run the same command again ({error})"
-        ) from error
+        raise OSError(f"Ray did not start, perhaps on a busy machine: run the same command again ({error})") from error
 
 
 @contextmanager
-def _terminated_like_ctrl_c() -> Iterator[None]:
+def _sigterm_as_interrupt() -> Iterator[None]:
     """Make SIGTERM, which Slurm and PBS send before SIGKILL, act as Ctrl-C; Ray would print a traceback."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +12,9 @@ from typing import Any
 import torch
 
 from velogan.config import Config, parse_config
-from velogan.engine.child import answer, ask
-from velogan.engine.device import device_for, set_threads, synchronise
+from velogan.engine.device import select_device, set_threads, synchronise
 from velogan.engine.memory import peak_memory_mb
+from velogan.engine.subprocesses import run_in_subprocess, subprocess_main
 from velogan.training.engine_settings import resolve_engine
 from velogan.training.trial_step import build_random_step
 
@@ -45,7 +44,7 @@ class StepCost:
 def probe(config: Config, cores: Sequence[int]) -> StepCost:
     """Train a few steps of `config` on random images, on these CPU `cores`. Raises ValueError if that fails."""
     request = {"config": config.model_dump(mode="json")}
-    code, result = ask("velogan.measure.probe", request, cores=list(cores), said=subprocess.DEVNULL)
+    code, result = run_in_subprocess("velogan.measure.probe", request, cores=cores)
     if code or not result:
         raise ValueError(result.get("error", f"the measuring process ended with exit code {code}"))
     return StepCost(**result)
@@ -55,7 +54,7 @@ def _measure(request: Mapping[str, Any]) -> dict[str, float]:
     config = parse_config(request["config"])
     config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     set_threads(config.engine)
-    device = device_for(config.engine)
+    device = select_device(config.engine)
     step = build_random_step(config, device)
     for _ in range(WARM_UP):
         step()
@@ -88,4 +87,4 @@ def median_step_seconds(time_steps: Callable[[int], float]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(answer(_measure))
+    sys.exit(subprocess_main(_measure))

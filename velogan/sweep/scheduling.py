@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from velogan.engine.ray_session import QUIET, require_ray
+from velogan.engine.ray_session import RAY_ENVIRONMENT, require_ray
 from velogan.evaluation.metric import higher_is_better
 from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.trial import read_status, run_trial, write_status
@@ -80,7 +80,7 @@ def run_trials(
 
 
 def _tune(job: _Job) -> None:
-    os.environ.update(QUIET)
+    os.environ.update(RAY_ENVIRONMENT)
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
 

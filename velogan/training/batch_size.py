@@ -6,16 +6,14 @@ machine down instead of failing, the next batch is tried only if the last two pr
 
 from __future__ import annotations
 
-import subprocess
-
 import torch
 
 from velogan.config import Config
 from velogan.data.sets.pair import Data
-from velogan.engine.child import ask
-from velogan.engine.device import device_for
+from velogan.engine.device import select_device
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.memory import free_memory_mb
+from velogan.engine.subprocesses import run_in_subprocess
 from velogan.files import pluralize
 from velogan.types import Decision
 
@@ -39,7 +37,7 @@ def resolve_auto_batch_size(
             f"data.batch_size=auto needs images of one size, and data.preprocess={config.data.preprocess} keeps "
             "their own: give a number, or choose a preprocess with a crop"
         )
-    device = device_for(config.engine)
+    device = select_device(config.engine)
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"data.batch_size=auto: the memory of {device.type} is unknown; give a number")
     max_batch = min(MAX_BATCH, max(1, min(len(data.a), len(data.b)) // distributed.world_size))
@@ -81,7 +79,7 @@ def find_largest_batch(
                 return count // 2, f"{images} would need about {predicted:,.0f} MB of {limit_mb:,.0f}"
         request = {"config": config.change(data={"batch_size": count}).model_dump(mode="json")}
         request |= {"resident_bytes": resident_bytes, "classes": classes}
-        code, result = ask("velogan.training.trial_step", request, cores=[], said=subprocess.DEVNULL)
+        code, result = run_in_subprocess("velogan.training.trial_step", request)
         if code == 2 and "error" in result:
             raise ValueError(result["error"])
         if code or result["problem"]:

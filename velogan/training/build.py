@@ -15,7 +15,6 @@ from velogan.data.sets.annotations import DEFAULT_CLASSES, example_colours
 from velogan.data.sets.loader import PairLoader, window
 from velogan.data.sets.pair import Data
 from velogan.engine.capture import CapturedStep, CudaRecorder
-from velogan.engine.cudnn import measure_convolutions
 from velogan.engine.device import resolve_device, set_threads
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.ema import EMA
@@ -122,7 +121,8 @@ def build_step(
     device = resolve_device(engine.device)
     if device.type == "cpu":
         keep_freed_memory()
-    measure_convolutions(device, one_size="crop" in data.preprocess)
+    elif device.type == "cuda":  # cuDNN measures its algorithms once per shape, as in the reference, unless shapes vary
+        torch.backends.cudnn.benchmark = "crop" in data.preprocess
     nets = {name: net.to(device) for name, net in _nets(roles).items()}
     objective = _build_objective(config, shape)
     objective.state.to(device)

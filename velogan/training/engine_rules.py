@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from velogan.engine.compiled import compiler_missing
+from velogan.engine.compiled import find_missing_compiler
 from velogan.engine.config import EngineConfig
-from velogan.engine.device import device_for
+from velogan.engine.device import select_device
 from velogan.engine.optimizers import FUSED
 from velogan.engine.processes import default_threads
 from velogan.kernels.norms import NormKernels
@@ -69,7 +69,7 @@ CONFLICTS: tuple[tuple[Callable[[EngineConfig, EngineRequirements], object], str
         "engine.kernels=native and engine.compile=on write the same kernels: set one of them",
     ),
     (
-        lambda engine, run: engine.compile == "on" and compiler_missing(torch.device(engine.device)),
+        lambda engine, run: engine.compile == "on" and find_missing_compiler(torch.device(engine.device)),
         "engine.compile=on needs a C++ compiler, and Triton on CUDA: install these, or set engine.compile=off",
     ),
     (
@@ -129,7 +129,7 @@ def resolve_auto(
     load_kernels: returns the native kernels for a device, or why there are none
     gemm_gain: measures how many times faster than the library's the native convolutions of a precision are; 0 if none
     """
-    device = device_for(config)
+    device = select_device(config)
     engine = config.model_copy(update={"device": str(device), "threads": config.threads or default_threads()})
     decisions = [Decision("device", str(device), "requested" if config.device != "auto" else "the fastest available")]
     # each rule sees the values before it; the second entry is the fallback if the rule's value conflicts

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from velogan.config import Config
-from velogan.engine.compiled import compiler_missing
+from velogan.engine.compiled import find_missing_compiler
 from velogan.engine.config import EngineConfig
-from velogan.engine.device import device_for
+from velogan.engine.device import select_device
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.duration import parse_span
 from velogan.engine.processes import default_threads
@@ -81,14 +81,14 @@ def _requirements(config: Config, processes: int) -> EngineRequirements:
 def unsupported_reason(engine: EngineConfig) -> str:
     """Return why this machine does not support the settings `engine`; empty if it does."""
     try:
-        device = device_for(engine)
+        device = select_device(engine)
     except ValueError:
         return f"there is no device {engine.device} here"
     if engine.kernels in ("native", "winograd") and isinstance(load_norm_kernels(device), str):
         return "the native kernels cannot be built here"
     if engine.kernels == "winograd" and (device.type != "cpu" or load_gemm(engine.precision) is None):
         return "this CPU cannot run engine.kernels=winograd"
-    if engine.compile == "on" and (missing := compiler_missing(device)):
+    if engine.compile == "on" and (missing := find_missing_compiler(device)):
         return f"torch.compile lacks {missing} here"
     bf16 = device.type == "cuda" and engine.precision == "bf16"
     if bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from velogan.data.sets.sources import code_directory
-from velogan.engine.compiled import compiled
+from velogan.engine.compiled import compile_network
 from velogan.engine.config import EngineConfig
 from velogan.kernels.bf16_gemm import load_bf16_gemm
 from velogan.kernels.fp32_gemm import load_fp32_gemm
@@ -57,7 +57,7 @@ def build_forward_nets(nets: Nets, engine: EngineConfig, *, recomputed: Collecti
             raise ValueError("engine.kernels=winograd: this CPU cannot run it, set engine.kernels=native")
         fast = partial(to_native, kernels=kernels, gemm=gemm)
     elif engine.compile == "on":
-        fast = partial(compiled, cache=code_directory() / "compiled")
+        fast = partial(compile_network, cache=code_directory() / "compiled")
     forward = {name: net if fast is None else _replace(net, fast) for name, net in nets.items()}
     checkpointed = partial(fast or _build_planned, recompute=True)
     return forward | {name: _replace(nets[name], checkpointed) for name in recomputed}

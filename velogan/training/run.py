@@ -16,7 +16,7 @@ from typing import Any
 from velogan.config import Config, check_rules_match, fit_to_data
 from velogan.data.sets.pair import Data, open_data
 from velogan.engine.config import EngineConfig
-from velogan.engine.device import device_for
+from velogan.engine.device import select_device
 from velogan.engine.distributed import DistributedContext, init_distributed
 from velogan.engine.duration import parse_length
 from velogan.engine.trainer import Trainer
@@ -119,7 +119,7 @@ def prepare_run(
     initial = initial_weights_path(run, requested) if distributed.is_main_process else None
     initial_weights = find_initial_weights(initial) if initial else {}
     if previous_engine is None:  # before minutes of preparing images
-        device_for(requested.engine)
+        select_device(requested.engine)
         check_rules_match(requested)
     started_at = time.monotonic()
     data = distributed.main_process_first(

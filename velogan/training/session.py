@@ -97,10 +97,12 @@ class Session:
         train, length = self.config.train, self.trainer.length
         hooks = [Hook(parse_span(train.log_every), self.reporter.log_progress)]
         if sampler is not None:
-            hooks.append(Hook(length.spaced(train.sample_every), partial(self.reporter.write_samples, sampler)))
+            hooks.append(
+                Hook(length.saving_interval(train.sample_every), partial(self.reporter.write_samples, sampler))
+            )
         if architecture is not None:
             hooks.append(Hook(parse_span(train.log_every), architecture.write))
-        hooks.append(Hook(length.spaced(train.checkpoint_every), self._save))
+        hooks.append(Hook(length.saving_interval(train.checkpoint_every), self._save))
         return hooks
 
     def _save(self, images: int) -> None:

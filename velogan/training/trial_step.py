@@ -12,9 +12,9 @@ import torch
 from velogan.config import Config, parse_config
 from velogan.data.sets.annotations import DEFAULT_CLASSES, example_batch
 from velogan.data.sets.loader import GPU_CACHE_FRACTION
-from velogan.engine.child import answer
-from velogan.engine.device import device_for, set_threads
+from velogan.engine.device import select_device, set_threads
 from velogan.engine.memory import peak_memory_mb
+from velogan.engine.subprocesses import subprocess_main
 from velogan.training.build import build_step
 from velogan.training.engine_settings import resolve_engine
 from velogan.types import Batch
@@ -39,7 +39,7 @@ def random_batch(config: Config, device: torch.device) -> Batch:
 def _measure_memory(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the peak memory of a few steps, `mb` of 2^20 bytes, and the `problem` if they do not fit."""
     config = parse_config(request["config"])
-    device = device_for(config.engine)
+    device = select_device(config.engine)
     config = config.model_copy(update={"engine": resolve_engine(config)[0].model_copy(update={"compile": "off"})})
     set_threads(config.engine)
     limit = 0.0
@@ -78,4 +78,4 @@ def build_random_step(config: Config, device: torch.device, *, classes: int = DE
 
 
 if __name__ == "__main__":
-    sys.exit(answer(_measure_memory))
+    sys.exit(subprocess_main(_measure_memory))

@@ -25,13 +25,13 @@ def check_same_images(distributed: DistributedContext, data: Data) -> None:
 def run_worker_rank(config: TrainConfig, trainer: Trainer) -> None:
     """Train on a rank other than 0: the same steps and hooks as rank 0, whose `Session` gathers its state."""
     hooks = [Hook(parse_span(config.log_every), lambda _: None)]
-    hooks += [Hook(trainer.length.spaced(config.sample_every), lambda _: None)] if config.samples else []
-    hooks.append(Hook(trainer.length.spaced(config.checkpoint_every), lambda _: trainer.state_dict()))
+    hooks += [Hook(trainer.length.saving_interval(config.sample_every), lambda _: None)] if config.samples else []
+    hooks.append(Hook(trainer.length.saving_interval(config.checkpoint_every), lambda _: trainer.state_dict()))
     with stop_on_signal(trainer):
         if trainer.distributed.broadcast(False):
             try:
                 trainer.run(trainer.length, hooks=hooks)
             except NonFiniteError as error:  # rank 0 has it too, and reports it with advice
-                raise ReportedByAnotherRank(1) from error
+                raise ReportedByAnotherRank from error
         if trainer.distributed.broadcast(False):
             trainer.state_dict()
