@@ -1,4 +1,4 @@
-"""What an item of `benchmarks/gpu.py` is, and what items share: commands, trainings at once, tables."""
+"""The items of `benchmarks/gpu.py`: their types, and the commands, parallel trainings and tables that they share."""
 
 from __future__ import annotations
 
@@ -18,48 +18,51 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 SQUEEZENET = "weights/squeezenet1_0_imagenet_deepcompression.npz"
-"""Below `--data`: the network that scores, which no discriminator uses."""
+"""Path below `--data` of the scoring network, which no discriminator uses."""
 
 CLASSES = {
     "horse2zebra": ("zebra=340", "horse=339"),
     "apple2orange": ("orange=950", "apple=948"),
 }
-"""ImageNet classes of a set's domains, where there are any."""
+"""ImageNet classes of the domains of a set, if there are any."""
 
 SCORING_S = 60
-"""Seconds that are kept for the scores of a training."""
+"""Seconds reserved for the scores of a training."""
 
 STARTING_S = 30
-"""Seconds in which a training starts, and reads its pictures."""
+"""Seconds in which a training starts and reads its pictures."""
 
 TINY = (
     *("--images", "4", "--image-size", "32", "--data.render-count", "4", "--data.render-test", "2"),
     *("--generator.channels", "4", "--generator.blocks", "1", "--discriminator.channels", "4"),
 )
-"""Flags in place of a training's own where sizes are tiny."""
+"""Flags that replace those of a training if `--tiny` is set."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What an item is given: its own folder `out`, the folder `data` with sets, and the time at which it `ends`.
+class Context:
+    """The environment of an item.
 
-    `ends` is in seconds of `time.time()`. `tiny`: at sizes that two processor cores compute in seconds. `at_once` is
-    how many trainings run at a time.
+    out: the item's folder
+    data: the folder with sets
+    tiny: sizes that two processor cores compute in seconds
+    deadline: in seconds of `time.time()`
+    parallel: number of trainings that run at the same time
     """
 
     out: Path
     data: Path | None
     tiny: bool
-    ends: float
-    at_once: int
+    deadline: float
+    parallel: int
 
     @property
-    def left(self) -> float:
-        """Seconds until the end."""
-        return self.ends - time.time()
+    def remaining_s(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline - time.time()
 
     def set(self, name: str) -> str:
-        """What `--data` of a command says for this set. ValueError where it is not there."""
+        """Return the value of `--data` for a set. Raises ValueError if it is not there."""
         if self.tiny and self.data is None:
             return "apples2oranges"
         if self.data is None or not (self.data / name).is_dir():
@@ -67,19 +70,24 @@ class Asked:
         return str(self.data / name)
 
     def call(self, argv: Sequence[str], log: str, *, until: float | None = None) -> tuple[int, str]:
-        """Runs `python ARGV` to its end, or `until` then; returns its exit code and what it printed.
+        """Run `python ARGV`, at most until the time `until`; return its exit code and standard output.
 
-        What it says on standard error goes to the file `log`. It is asked to end when the time is up, and has 30
-        seconds for it.
+        Standard error goes to the file `log`. At the deadline it gets SIGINT, and SIGKILL 30 seconds later.
         """
         env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-        with open(self.out / f"{log}.log", "a", encoding="utf-8") as said:
+        with open(self.out / f"{log}.log", "a", encoding="utf-8") as error_log:
             command = [sys.executable, *argv]
             child = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=said, text=True, cwd=ROOT, env=env, preexec_fn=_heeds_interrupts
+                command,
+                stdout=subprocess.PIPE,
+                stderr=error_log,
+                text=True,
+                cwd=ROOT,
+                env=env,
+                preexec_fn=_reset_sigint,
             )
             try:
-                printed, _ = child.communicate(timeout=max((until or self.ends) - time.time(), 1))
+                printed, _ = child.communicate(timeout=max((until or self.deadline) - time.time(), 1))
             except subprocess.TimeoutExpired:
                 child.send_signal(signal.SIGINT)
                 try:
@@ -90,34 +98,36 @@ class Asked:
         return child.returncode, printed
 
 
-def _heeds_interrupts() -> None:
-    """What a shell starts in the background ignores them, and so would its children."""
+def _reset_sigint() -> None:
+    """Restore the default for SIGINT, which children of a background job of a shell otherwise ignore."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass(frozen=True)
-class Found:
-    """What an item found: `figures` for the JSON file, and lines of Markdown for RECORDS.md."""
+class Result:
+    """The result of an item: `metrics` for the JSON file, and lines of Markdown for RECORDS.md."""
 
-    figures: Any
+    metrics: Any
     lines: list[str]
 
 
 @dataclass(frozen=True)
 class Item:
-    """`run` with its `name`; `minutes` are estimated on one H100. `timed`: it measures time, so it runs alone.
+    """A measurement.
 
-    `least`: minutes with which it can do something, where that is less: trainings become shorter.
+    minutes: estimated duration on one H100
+    min_minutes: minutes with which it can still do something, by shorter trainings
+    is_timed: it measures time and therefore runs alone
     """
 
     name: str
-    run: Callable[[Asked], Found]
+    run: Callable[[Context], Result]
     minutes: float
-    least: float
-    timed: bool
+    min_minutes: float
+    is_timed: bool
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """The first line of its docstring."""
         return str(self.run.__doc__).strip().splitlines()[0]
 
@@ -126,28 +136,30 @@ ITEMS: dict[str, Item] = {}
 """By name, in order of importance: that of their definition."""
 
 
-def item(*, minutes: float, least: float | None = None, timed: bool = True) -> Callable[..., Callable[[Asked], Found]]:
-    """Registers a function as the item of its name."""
+def item(
+    *, minutes: float, min_minutes: float | None = None, is_timed: bool = True
+) -> Callable[..., Callable[[Context], Result]]:
+    """Return a decorator that registers a function as the item of its name."""
 
-    def add(run: Callable[[Asked], Found]) -> Callable[[Asked], Found]:
+    def add(run: Callable[[Context], Result]) -> Callable[[Context], Result]:
         name = run.__name__
-        ITEMS[name] = Item(name, run, minutes, minutes if least is None else least, timed)
+        ITEMS[name] = Item(name, run, minutes, minutes if min_minutes is None else min_minutes, is_timed)
         return run
 
     return add
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Lines of a Markdown table."""
+    """Return the lines of a Markdown table."""
     lines = [" | ".join(map(str, row)) for row in (head, ["---"] * len(head), *rows)]
     return [f"| {line} |" for line in lines]
 
 
 @dataclass(frozen=True)
 class Training:
-    """`flags` of `velogan train`, the preset first, and the `set` that it learns.
+    """A training: the `flags` of `velogan train`, the preset first, and the `set` to train on.
 
-    With `minutes` it trains so long, or for as long as there is time; else the flags say how long.
+    minutes: the maximum length; None: the flags contain the length
     """
 
     name: str
@@ -157,79 +169,88 @@ class Training:
     minutes: float | None = None
 
 
-def train_all(asked: Asked, trainings: Sequence[Training]) -> list[dict[str, Any]]:
-    """A row for each training, with its scores; `asked.at_once` of them run at a time.
+def train_all(context: Context, trainings: Sequence[Training]) -> list[dict[str, Any]]:
+    """Run trainings, `context.parallel` at a time, and return a row with scores for each.
 
-    What the clock ends is scored as it is. A row has `error` where a training or its scoring failed.
+    Trainings that reach the deadline are scored as they are. A row has `error` if a training or its scoring failed.
     """
-    waves = -(-len(trainings) // asked.at_once)
-    each = asked.left / waves - SCORING_S
-    with ThreadPoolExecutor(asked.at_once) as pool:
-        return list(pool.map(lambda one: _train(asked, one, seconds=each), trainings))
+    waves = -(-len(trainings) // context.parallel)
+    each = context.remaining_s / waves - SCORING_S
+    with ThreadPoolExecutor(context.parallel) as pool:
+        return list(pool.map(lambda training: _train(context, training, seconds=each), trainings))
 
 
-def _train(asked: Asked, one: Training, *, seconds: float) -> dict[str, Any]:
-    run, began = asked.out / one.name, time.time()
-    row: dict[str, Any] = {"name": one.name, "set": one.set, "flags": one.flags, "seed": one.seed, "run": str(run)}
-    flags = list(one.flags)
-    if asked.tiny:
-        flags = [one.flags[0], *TINY]
-    elif one.minutes is not None:
-        flags += ["--minutes", f"{min(one.minutes, (seconds - STARTING_S) / 60):.3g}"]
+def _train(context: Context, training: Training, *, seconds: float) -> dict[str, Any]:
+    run, started_at = context.out / training.name, time.time()
+    row: dict[str, Any] = {
+        "name": training.name,
+        "set": training.set,
+        "flags": training.flags,
+        "seed": training.seed,
+        "run": str(run),
+    }
+    flags = list(training.flags)
+    if context.tiny:
+        flags = [training.flags[0], *TINY]
+    elif training.minutes is not None:
+        flags += ["--minutes", f"{min(training.minutes, (seconds - STARTING_S) / 60):.3g}"]
     try:
-        common = ["--data", asked.set(one.set), "--out", str(run), "--seed", str(one.seed), "--json"]
+        common = ["--data", context.set(training.set), "--out", str(run), "--seed", str(training.seed), "--json"]
         command = ["-m", "velogan", "train", *flags, *common]
-        code, printed = asked.call(command, one.name, until=began + max(seconds, 1))
-        row["seconds"] = time.time() - began
+        code, printed = context.call(command, training.name, until=started_at + max(seconds, 1))
+        row["seconds"] = time.time() - started_at
         if code and not (run / "checkpoints").is_dir():
-            raise ValueError(f"training ended with exit code {code}: see {one.name}.log")
+            raise ValueError(f"training ended with exit code {code}: see {training.name}.log")
         with suppress(ValueError, IndexError):
             row["images"] = json.loads(printed.splitlines()[-1])["images_seen"]
-        row["scores"] = _scores(asked, one, run)
+        row["scores"] = _scores(context, training, run)
     except (ValueError, OSError) as error:
         row["error"] = str(error)
     return row
 
 
-def _scores(asked: Asked, one: Training, run: Path) -> list[dict[str, Any]]:
+def _scores(context: Context, training: Training, run: Path) -> list[dict[str, Any]]:
     command, flags = ["velogan", "evaluate"], ["--checkpoint", "last"]
-    if asked.data is not None and (weights := asked.data / SQUEEZENET).is_file():
+    if context.data is not None and (weights := context.data / SQUEEZENET).is_file():
         command, flags = ["benchmarks.squeezenet"], [*flags, "--weights", str(weights)]
-        if one.set in CLASSES and not asked.tiny:
-            flags += ["--classes", *CLASSES[one.set]]
-    elif asked.tiny:
+        if training.set in CLASSES and not context.tiny:
+            flags += ["--classes", *CLASSES[training.set]]
+    elif context.tiny:
         flags += ["--features", "none"]
-    code, printed = asked.call(["-m", *command, str(run), *flags, "--json"], f"{one.name}-scores")
+    code, printed = context.call(["-m", *command, str(run), *flags, "--json"], f"{training.name}-scores")
     if code:
-        raise ValueError(f"scoring ended with exit code {code}: see {one.name}-scores.log")
+        raise ValueError(f"scoring ended with exit code {code}: see {training.name}-scores.log")
     return [score for score in json.loads(printed.splitlines()[-1])["scores"] if score["weights"] == "ema"]
 
 
-def closed(score: Mapping[str, Any]) -> float | None:
-    """The share of the way from doing nothing to real pictures; None where there is no such way, or it is unknown."""
-    value, nothing, real = (score.get(name) for name in ("value", "baseline", "real"))
-    if value is None or nothing is None or real is None or nothing <= real:
+def closed_fraction(score: Mapping[str, Any]) -> float | None:
+    """Return the fraction of the distance from the unchanged input to real pictures that is closed.
+
+    Returns None if a value is unknown or the unchanged input is not farther away than other real pictures.
+    """
+    value, baseline, real = (score.get(name) for name in ("value", "baseline", "real"))
+    if value is None or baseline is None or real is None or baseline <= real:
         return None
-    return (nothing - value) / (nothing - real)
+    return (baseline - value) / (baseline - real)
 
 
 def scores_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each training and direction: distance closed, share of the class, structure, error to the truth."""
+    """Return a line per training and direction: distance closed, share of the class, structure, error to the truth."""
     lines = []
     for row in rows:
-        named = [row["name"], row.get("images", "?"), f"{row.get('seconds', 0):.0f}"]
+        cells = [row["name"], row.get("images", "?"), f"{row.get('seconds', 0):.0f}"]
         if "error" in row:
-            lines.append([*named, row["error"], *["–"] * 4])
-        for way in dict.fromkeys(score["direction"] for score in row.get("scores", ())):
-            of = {score["name"]: score for score in row["scores"] if score["direction"] == way}
-            kid = next((score for name, score in of.items() if name.endswith("kid")), {})
-            shares = [f"{100 * score['value']:.1f} %" for name, score in of.items() if "_share_" in name]
+            lines.append([*cells, row["error"], *["–"] * 4])
+        for direction in dict.fromkeys(score["direction"] for score in row.get("scores", ())):
+            by_name = {score["name"]: score for score in row["scores"] if score["direction"] == direction}
+            kid = next((score for name, score in by_name.items() if name.endswith("kid")), {})
+            shares = [f"{100 * score['value']:.1f} %" for name, score in by_name.items() if "_share_" in name]
             lines.append(
-                [*named, way]
-                + [_shown(closed(kid), "{:.0%}"), " / ".join(shares) or "–"]
-                + [_shown(of.get(name, {}).get("value"), "{:.3g}") for name in ("structure", "psnr_truth_db")]
+                [*cells, direction]
+                + [_shown(closed_fraction(kid), "{:.0%}"), " / ".join(shares) or "–"]
+                + [_shown(by_name.get(name, {}).get("value"), "{:.3g}") for name in ("structure", "psnr_truth_db")]
             )
-    head = ("training", "images", "s", "direction", "distance closed", "taken for the classes", "structure", "truth dB")
+    head = ("training", "images", "s", "direction", "distance closed", "share of the classes", "structure", "truth dB")
     return table(head, lines)
 
 
