@@ -54,7 +54,7 @@ class BenchCandidate:
         self._before = self._allocated(reset=True)
         config = config.model_copy(update={"engine": self.engine})
         size, count = config.data.crop_size, config.images_per_update
-        prepare = (lambda split: feed.loader.finish) if feed else None
+        prepare = (lambda split: feed.loader.preprocess_on_device) if feed else None
         self.step, objective, nets = build_step(config, shape=(size, size), prepare=prepare)
         torch.manual_seed(0)
         self.uniform = {split: torch.rand(draws, count, device=self.device) for split, draws in objective.draws.items()}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from velogan.data.config import DataConfig
-from velogan.data.sets.loader import PairLoader, on_device
+from velogan.data.sets.loader import PairLoader, copy_to_device
 from velogan.engine.capture import CapturedStep, Recorder
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.ema import EMA
@@ -55,7 +55,7 @@ def _loader(*, resident: bool) -> PairLoader:
     a, b = (domain_in_memory([random.integers(0, 256, (20, 20, 3), np.uint8) for _ in range(EPOCH)]) for _ in range(2))
     loader = PairLoader(a, b, DataConfig(crop_size=SIDE, load_size=20), seed=0, device="cpu")
     if resident:
-        loader.resident["A"], loader.resident["B"] = (on_device(domain, loader.device) for domain in (a, b))
+        loader.gpu_images["A"], loader.gpu_images["B"] = (copy_to_device(domain, loader.device) for domain in (a, b))
     return loader
 
 
@@ -88,7 +88,7 @@ def _captured(rules: tuple[str, ...] = ()) -> tuple[CapturedStep, dict[str, nn.M
 
 def _trainer(*, captured: bool, recorder: Recorder | None = None, rules: tuple[str, ...] = ()) -> Trainer:
     loader = _loader(resident=captured)
-    step, objective, nets = _step({"train": loader.finish}, rules)
+    step, objective, nets = _step({"train": loader.preprocess_on_device}, rules)
     if not captured:
         make_capturable(step.optimizers)  # learning rates of the same type
     return Trainer(

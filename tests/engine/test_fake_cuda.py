@@ -182,7 +182,7 @@ def _loader(config: Config, dtype: type[np.generic]) -> PairLoader:
     pictures = [np.zeros((SIDE + 4, SIDE + 4, 3), dtype)] * 4
     a, b = (domain_in_memory(pictures) for _ in "AB")
     loader = PairLoader(a, b, config.data, seed=0, device=CUDA)
-    assert all(images is not None and images.device == CUDA for images in loader.resident.values())
+    assert all(images is not None and images.device == CUDA for images in loader.gpu_images.values())
     return loader
 
 
@@ -195,7 +195,7 @@ def _train(
     loader = _loader(config, dtype)
 
     def prepare(gathered: Batch) -> Batch:
-        batch = loader.finish(gathered)
+        batch = loader.preprocess_on_device(gathered)
         assert (batch["A"].device, batch["A"].dtype, batch["A"].shape) == (CUDA, torch.float32, (2, 3, SIDE, SIDE))
         return spoil(batch) or batch
 

@@ -206,7 +206,7 @@ def test_prepared_and_loaded_images_go_through_the_same_step(tiny: Case):
     batch = {"A": torch.zeros(2, 32, 32, 3), "B": torch.ones(2, 32, 32, 3)}
     feed = Feed(loader, iter([batch]))
     candidate = BenchCandidate("reference", tiny.config, engine={"mode": "reference"}, feed=feed, print_line=quiet)
-    assert candidate.step.prepare == {"train": loader.finish}  # pyright: ignore
+    assert candidate.step.prepare == {"train": loader.preprocess_on_device}  # pyright: ignore
     candidate.step = lambda inputs, *, number: batches.append({**inputs["train"], "number": number})  # pyright: ignore
     candidate.time_once(data_first=True)
     assert torch.equal(batches[0]["B"], batch["B"])

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all: built aside, then renamed into place."""
+"""Folders that appear complete or not at all: written to a temporary folder, which is then renamed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOCK = ".lock"
 
 
 def cache_subdir(cache: Path, name: str) -> Path:
-    """The folder `name` of a cache, made with the cache's permissions: who may write there may write here.
+    """Return the folder `name` of a cache, created with the cache's permissions.
 
     If that fails, the first write there raises the error.
     """
@@ -30,22 +30,25 @@ def cache_subdir(cache: Path, name: str) -> Path:
 
 @contextmanager
 def locked_temp_dir(parent: Path, prefix: str = ".building-") -> Iterator[Path]:
-    """Give a new folder in `parent` whose name begins with `prefix`; at the end, remove it if it is still there.
+    """Yield a new, locked folder in `parent` with a name that begins with `prefix`; at the end, remove it.
 
-    A builder locks its folder. Folders without a lock were left by killed processes; they are removed first.
+    Such folders without a lock were left by killed processes; they are removed first.
     """
     parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(parent, prefix)
-    fresh, lock = _fresh(parent, prefix)
+    for abandoned in parent.glob(f"{prefix}*"):
+        with suppress(OSError), open(abandoned / _LOCK) as lock:  # it fails if the folder is in use
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(abandoned, ignore_errors=True)
+    folder, lock = _create(parent, prefix)
     with lock:
         try:
-            yield fresh
+            yield folder
         finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def move_into_place(fresh: Path, directory: Path, *, is_valid: Callable[[], bool]) -> None:
-    """Rename the folder `fresh`, made by `building`, to `directory`, unless that exists and is `is_valid`."""
+def move_into_place(folder: Path, directory: Path, *, is_valid: Callable[[], bool]) -> None:
+    """Rename the folder of `locked_temp_dir` to `directory`, unless that exists and is valid."""
     parent = os.open(directory.parent, os.O_RDONLY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)  # else one process might remove what another has just put there
@@ -56,13 +59,13 @@ def move_into_place(fresh: Path, directory: Path, *, is_valid: Callable[[], bool
                 shutil.rmtree(directory)
             else:
                 directory.unlink()
-        (fresh / _LOCK).unlink()
-        fresh.rename(directory)
+        (folder / _LOCK).unlink()
+        folder.rename(directory)
     finally:
         os.close(parent)
 
 
-def _fresh(parent: Path, prefix: str) -> tuple[Path, IO[str]]:
+def _create(parent: Path, prefix: str) -> tuple[Path, IO[str]]:
     while True:
         folder = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
         folder.chmod(0o755)
@@ -71,13 +74,3 @@ def _fresh(parent: Path, prefix: str) -> tuple[Path, IO[str]]:
         if (folder / _LOCK).exists():
             return folder, lock
         lock.close()  # another process removed it as abandoned before it was locked
-
-
-def _remove_abandoned(parent: Path, prefix: str) -> None:
-    for folder in parent.glob(f"{prefix}*"):
-        try:
-            with open(folder / _LOCK) as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # in use, or just being made or moved
-            continue

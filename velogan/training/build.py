@@ -42,7 +42,7 @@ from velogan.translate.model import load_translator
 from velogan.types import Batch, Direction, Nets
 
 Prepare = Callable[[Batch], Batch]
-"""Turn loader output into the batch that a step consumes (`PairLoader.finish`)."""
+"""Turn loader output into the batch that a step consumes (`PairLoader.preprocess_on_device`)."""
 
 
 def build_roles(method: Method, spec: Spec, *, seed: int, colours: Tensor | None = None) -> dict[str, Role]:
@@ -196,7 +196,7 @@ def build_trainer(
         config,
         shape=window(config.data, data.a.shapes[0]),
         roles=roles,
-        prepare=lambda split: loader(split).finish,
+        prepare=lambda split: loader(split).preprocess_on_device,
         distributed=distributed,
         active_phases=active_phases,
     )
@@ -236,4 +236,4 @@ def _open_loader(config: Config, data: Data, split: str, *, distributed: Distrib
         rank=distributed.rank,
         ranks=distributed.world_size,
     )
-    return loader if split == "train" else loader.half(HALVES.index(split))
+    return loader if split == "train" else loader.random_half(HALVES.index(split))

@@ -116,7 +116,7 @@ def test_what_a_step_needs_of_label_maps_lies_on_the_device(pictures: Path) -> N
     labels = made.annotations["label_a"]
     assert isinstance(labels, Labels)
     assert labels.colours.is_meta  # a captured step can copy nothing from the host
-    assert made.half(0).batch(0)["label_a"].is_meta
+    assert made.random_half(0).batch(0)["label_a"].is_meta
 
 
 def test_maps_are_resized_without_new_values_and_none_is_255(pictures: Path) -> None:
@@ -183,19 +183,19 @@ def _large_numbers(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "fields", "message"),
     [
-        (_wide, {"masks_a": "maskA"}, "2.png has 40x20 pixels where 2.png has 40x40"),
+        (_wide, {"masks_a": "maskA"}, "2.png has 40x20 pixels, but 2.png has 40x40"),
         (
             _small,
             {"masks_a": "maskA", "preprocess": "none"},
-            "that of 2.png is 20x20 pixels where its picture is 40",
+            "that of 2.png is 20x20 pixels, but its picture is 40",
         ),
         (_broken, {"masks_a": "maskA"}, "2.png"),
         (_twice, {"masks_a": "maskA"}, "holds both 1.bmp and 1.png"),
         (_renamed, {"masks_a": "maskA"}, "holds no masks with the name of a picture"),
-        (shutil.rmtree, {"masks_a": "maskA"}, "is no folder"),
+        (shutil.rmtree, {"masks_a": "maskA"}, "is not a folder"),
         (_dark, {"masks_a": "maskA"}, "the brightest pixel of all masks is 1, and white is 65535"),
-        (_large_numbers, {"labels_a": "numbersA"}, "numbers from 0 to 33001 are no classes"),
-        (_noisy, {"labels_a": "coloursA"}, "these are no label maps"),
+        (_large_numbers, {"labels_a": "numbersA"}, "numbers from 0 to 33001 are not classes"),
+        (_noisy, {"labels_a": "coloursA"}, "these are not label maps"),
         (None, {"labels_a": "coloursA", "labels_b": "numbersB"}, "give label maps of one kind"),
     ],
 )
@@ -218,8 +218,8 @@ def test_a_missing_folder_is_refused_before_pictures_are_prepared(
 ) -> None:
     asked = ["train", "cyclegan", "--data", str(pictures), "--data.masks-a", str(pictures / "none"), "--images", "1"]
     assert main([*asked, "--data.cache-dir", str(pictures / "cache"), "--dry-run"]) == 2
-    assert "none is no folder" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="none is no folder"):
+    assert "none is not a folder" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="none is not a folder"):
         read(config(pictures, masks_a="none", cache_dir=str(pictures / "cache")))
     assert not (pictures / "cache/prepared").exists(), "pictures were prepared for nothing"
 

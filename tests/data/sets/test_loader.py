@@ -15,9 +15,9 @@ from velogan.data.sets.loader import (
     LEFT,
     TOP,
     PairLoader,
+    copy_to_device,
     crop_and_flip,
     normalize_batch,
-    on_device,
     window,
 )
 
@@ -124,7 +124,7 @@ def test_one_gather_equals_windows_cut_one_by_one() -> None:
     loader = loader_of(domain, domain, batch_size=16)
     plan = loader.plan(0).A
     assert set(plan[:, FLIP].tolist()) == {0, 1}
-    gathered = normalize_batch(crop_and_flip(on_device(domain, loader.device), plan, (16, 16)))
+    gathered = normalize_batch(crop_and_flip(copy_to_device(domain, loader.device), plan, (16, 16)))
     assert torch.equal(gathered, loader.batch(0)["A"])
     index, top, left, flip = plan[3].tolist()
     window = domain.image(index)[top : top + 16, left : left + 16, 0]
@@ -137,7 +137,7 @@ def test_turns_and_flips_are_those_of_numpy_here_and_on_the_device() -> None:
     loader = loader_of(domain, domain, batch_size=64, flip_vertical=True, rotate90=True)
     plan, batch = loader.plan(0).A, loader.batch(0)["A"]
     assert torch.equal(
-        normalize_batch(crop_and_flip(on_device(domain, loader.device), plan, (16, 16), rotate90=True)), batch
+        normalize_batch(crop_and_flip(copy_to_device(domain, loader.device), plan, (16, 16), rotate90=True)), batch
     )
     seen = Counter()
     for (index, top, left, _), made in zip(plan.tolist(), batch):
@@ -202,7 +202,7 @@ def test_prefetch_changes_nothing_and_ends_its_thread() -> None:
     loader = loader_of(domain_of(5), domain_of(3), batch_size=2)
     stream = loader.batches(6)
     for position in range(6, 26, 2):
-        batch = loader.finish(next(stream))
+        batch = loader.preprocess_on_device(next(stream))
         assert torch.equal(batch["A"], loader.batch(position)["A"])
         assert torch.equal(batch["B"], loader.batch(position)["B"])
     assert "velogan-prefetch" in {thread.name for thread in threading.enumerate()}

@@ -1,4 +1,4 @@
-"""Batches as a pure function of (seed, position): planned and gathered on the host, finished on the device."""
+"""Batches as a pure function of (seed, position): planned and gathered on the host, preprocessed on the device."""
 
 from __future__ import annotations
 
@@ -34,12 +34,7 @@ INDEX, TOP, LEFT, FLIP = range(4)
 HFLIP, VFLIP, TRANSPOSE = 1, 2, 4
 """Bits of a crop's flip, applied in this order: left-right, top-bottom, rows and columns exchanged."""
 
-_ROTATIONS = (
-    0,
-    HFLIP | TRANSPOSE,
-    HFLIP | VFLIP,
-    VFLIP | TRANSPOSE,
-)  # by 0 to 3 quarter turns, as numpy.rot90 counts them
+_ROTATIONS = (0, HFLIP | TRANSPOSE, HFLIP | VFLIP, VFLIP | TRANSPOSE)  # by quarter turns, as numpy.rot90 does
 
 
 @dataclass(frozen=True)
@@ -82,9 +77,9 @@ def random_from(*seed: int) -> np.random.Generator:
 
 
 def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int], *, rotate90: bool = False) -> Tensor:
-    """Cut `size` (h, w) windows out of `(N, H, W, C)` images as `plan` `(B, 4)` says, and flip them.
+    """Cut `size` (h, w) windows out of `(N, H, W, C)` images by `plan` `(B, 4)`, and flip them: `(B, h, w, C)`.
 
-    One gather with static shapes on the images' device; returns `(B, h, w, C)`. Only squares can be turned.
+    It is one gather with static shapes on the images' device. Only squares can be rotated.
     """
     height, width = size
     down = torch.arange(height, device=images.device)
@@ -93,69 +88,68 @@ def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int], *, rotate
     rows = top + torch.where((flip & VFLIP).bool(), height - 1 - down, down)
     columns = left + torch.where((flip & HFLIP).bool(), width - 1 - right, right)
     # torch cannot index uint16 on every device
-    kept = images.view(torch.int16) if images.dtype == torch.uint16 else images
-    cut = kept[index[:, :, None], rows[:, :, None], columns[:, None, :]]
+    indexable = images.view(torch.int16) if images.dtype == torch.uint16 else images
+    cut = indexable[index[:, :, None], rows[:, :, None], columns[:, None, :]]
     if rotate90:
         cut = torch.where((flip & TRANSPOSE).bool()[:, :, None, None], cut.transpose(1, 2), cut)
     return cut.view(images.dtype)
 
 
 def normalize_batch(images: Tensor, value_range: Range | None = None) -> Tensor:
-    """Turn `(B, H, W, C)` uint8, uint16 or float32 into `(B, C, H, W)` float32 in [-1, 1]; see `values.normalize`."""
+    """Convert `(B, H, W, C)` uint8, uint16 or float32 to `(B, C, H, W)` float32 in [-1, 1]; see `values.normalize`."""
     planes = normalize(images.permute(0, 3, 1, 2), value_range)
     return planes.contiguous(memory_format=torch.contiguous_format)
 
 
 def window(config: DataConfig, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Give the size `(h, w)` that training sees of a prepared picture of `shape` (H, W, C)."""
+    """Return the size `(h, w)` of the crops of a prepared image of `shape` (H, W, C)."""
     return config.crop or (shape[0], shape[1])
 
 
 @dataclass(frozen=True)
 class Annotation:
-    """Images aligned with a domain's: `(H, W, C)` in `domain`, at `places` by the number of the image; -1: none."""
+    """Images `(H, W, C)` aligned with those of a domain; `indices`: of each image's annotation in `domain`, or -1."""
 
     ABSENT: ClassVar[int]
     """Fills the crop of an image that has no annotation."""
 
     domain: Domain
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
 
     def gather(self, plan: Tensor, size: tuple[int, int]) -> Tensor:
-        """Cut the crops `(B, h, w, C)` int16 that a `plan` of the domain's images asks for."""
+        """Cut crops `(B, h, w, C)` int16 by a `plan` of the domain's images."""
         crops = []
         for row in plan.clone():
-            row[INDEX] = place = self.places[int(row[INDEX])]
-            if place < 0:
+            row[INDEX] = index = self.indices[int(row[INDEX])]
+            if index < 0:
                 crops.append(np.full((1, *size, self.domain.format.channels), self.ABSENT, np.int16))
             else:
                 crops.append(self.values(gather_crops(self.domain, row[None], size).numpy()).astype(np.int16))
         return torch.from_numpy(np.concatenate(crops))
 
     def to(self, device: torch.device) -> Self:
-        """Put what `finish` needs on `device`: a captured step copies nothing there."""
+        """Return a copy whose tensors are on `device`, since a captured step copies nothing there."""
         return self
 
     def values(self, crop: np.ndarray) -> np.ndarray:
-        """Return what the pixels of a crop stand for."""
+        """Return the meaning of a crop's pixels."""
         return crop
 
-    def finish(self, crops: Tensor) -> Tensor:
-        """Make what a batch holds of these crops, on their device."""
+    def decode(self, crops: Tensor) -> Tensor:
+        """Convert crops to what a batch holds, on their device."""
         raise NotImplementedError
 
 
 class PairLoader:
     """Unpaired batches of two domains, in the reference's order.
 
-    An epoch is max(|A|, |B|) images in random order; image i takes A's picture i mod |A| and one of B's at
-    random with replacement (in order, i mod |B|, under `serial_batches`). Crops and flips of A and B are
-    independent. All random choices depend only on `seed` and the position, the number of images seen so far.
-    `annotations`: by their name in a batch, whose last letter is the domain's (`mask_a`); cropped and flipped with it.
-    `resident` holds, per domain, the `(N, H, W, C)` images that lie on the device, or None.
+    An epoch is max(|A|, |B|) images in random order; image i uses A's image i mod |A| and one of B's at random with
+    replacement (in order, i mod |B|, with `serial_batches`). Crops and flips of A and B are independent. All random
+    choices depend only on `seed` and the position, the number of images seen so far.
 
-    With several `ranks` a batch is this `rank`'s part of a step's images: `batch_size` of `ranks * batch_size`, which
-    are those that one rank would be given.
+    annotations: by their name in a batch, whose last letter is the domain's (`mask_a`); cropped and flipped with it
+    rank, ranks: a batch is this rank's part of a step's images, `batch_size` of `ranks * batch_size`
+    gpu_images: by domain, the `(N, H, W, C)` images in the device's memory, or None
     """
 
     def __init__(
@@ -172,39 +166,40 @@ class PairLoader:
     ):
         self.a, self.b, self.config, self.seed, self.rank, self.ranks = a, b, config, seed, rank, ranks
         self.device = torch.device(device)
-        self.annotations = {name: one.to(self.device) for name, one in (annotations or {}).items()}
-        for side, domain in (("A", a), ("B", b)):
-            _check_sizes(side, domain, config)
-        self.resident = {"A": _resident(a, self.device), "B": _resident(b, self.device)}
+        self.annotations = {name: annotation.to(self.device) for name, annotation in (annotations or {}).items()}
+        self._domains = {"A": a, "B": b}
+        for letter, domain in self._domains.items():
+            _check_sizes(letter, domain, config)
+        self.gpu_images = {letter: _load_to_gpu(domain, self.device) for letter, domain in self._domains.items()}
         self._restrict_to(np.arange(len(a)), np.arange(len(b)), ())
 
-    def _restrict_to(self, a: np.ndarray, b: np.ndarray, salt: tuple[int, ...]) -> None:
-        """Restrict the loader to the images with the indices `a` and `b`; `salt` changes its random numbers."""
-        self._indices, self._salt = {"A": a, "B": b}, salt
+    def _restrict_to(self, a: np.ndarray, b: np.ndarray, seed_salt: tuple[int, ...]) -> None:
+        """Restrict the loader to the images with the indices `a` and `b`; `seed_salt` changes its random numbers."""
+        self._indices, self._seed_salt = {"A": a, "B": b}, seed_salt
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
-    def half(self, number: int) -> PairLoader:
-        """Give a loader of the first (0) or the second (1) half of each domain, divided at random by the seed.
+    def random_half(self, number: int) -> PairLoader:
+        """Return a loader of the first (0) or the second (1) half of each domain, divided at random by the seed.
 
-        The halves share no picture, only the device's memory. Raises `ValueError` for a domain of one picture.
+        The halves have no image in common. Raises ValueError if a domain has one image.
         """
         halves = []
-        for letter, domain in enumerate((self.a, self.b)):
+        for index, (letter, domain) in enumerate(self._domains.items()):
             if len(domain) < 2:
-                raise ValueError(f"domain {'AB'[letter]} has one picture, which cannot be halved: add some")
-            mixed = random_from(self.seed, _HALVES, letter).permutation(len(domain))
-            halves.append(np.array_split(mixed, 2)[number])
+                raise ValueError(f"domain {letter} has one picture, which cannot be halved: add some")
+            shuffled = random_from(self.seed, _HALVES, index).permutation(len(domain))
+            halves.append(np.array_split(shuffled, 2)[number])
         half = copy.copy(self)
         half._restrict_to(halves[0], halves[1], (_HALVES, number))
         return half
 
     def __len__(self) -> int:
-        """Count the images of an epoch."""
+        """Return the number of images of an epoch."""
         return max(map(len, self._indices.values()))
 
     def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw an epoch's order `(N,)`, and 11 uniform random numbers per image, `(N, 11)`; see `_name_draws`."""
-        random = random_from(self.seed, epoch, *self._salt)
+        random = random_from(self.seed, epoch, *self._seed_salt)
         order = np.arange(len(self)) if self.config.serial_batches else random.permutation(len(self))
         return order, np.hstack([random.random((len(self), count)) for count in (7, 4)])
 
@@ -218,7 +213,7 @@ class PairLoader:
         return int(indices_a[item % len(indices_a)]), int(indices_b[item_b]), draw
 
     def plan(self, position: int) -> CropPlan:
-        """Plan the batch of the step that begins at `position` images seen."""
+        """Plan the batch of the step that starts at `position` images seen."""
         a, b = [], []
         first = position + self.rank * self.config.batch
         for index_a, index_b, draw in map(self._sample_at, range(first, first + self.config.batch)):
@@ -236,53 +231,56 @@ class PairLoader:
         return index, top, left, (hflip + vflip) ^ rotation
 
     def gather(self, plan: CropPlan) -> Batch:
-        """Give each domain's crops `(B, h, w, C)`, cut by NumPy, or its plan if its pictures lie on the device."""
-        gathered = {"A": self._gather("A", self.a, plan.A), "B": self._gather("B", self.b, plan.B)}
+        """Return each domain's crops `(B, h, w, C)`, cut by NumPy, or its plan if its images are on the device."""
+        plans = {"A": plan.A, "B": plan.B}
+        gathered = {letter: self._gather(letter, rows) for letter, rows in plans.items()}
         for name, annotation in self.annotations.items():
-            pictures, rows = (self.a, plan.A) if name.endswith("a") else (self.b, plan.B)
-            gathered[name] = annotation.gather(rows, window(self.config, pictures.shapes[int(rows[0, INDEX])]))
+            letter = name[-1].upper()
+            gathered[name] = annotation.gather(plans[letter], self._window(letter, plans[letter]))
         return gathered
 
-    def _gather(self, side: str, domain: Domain, plan: Tensor) -> Tensor:
-        if self.resident[side] is not None:
+    def _gather(self, letter: str, plan: Tensor) -> Tensor:
+        if self.gpu_images[letter] is not None:
             return plan
-        return gather_crops(domain, plan, window(self.config, domain.shapes[int(plan[0, INDEX])]))
+        return gather_crops(self._domains[letter], plan, self._window(letter, plan))
 
-    def finish(self, gathered: Batch) -> Batch:
-        """Make the batch: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device; other tensors are only moved.
+    def _window(self, letter: str, plan: Tensor) -> tuple[int, int]:
+        return window(self.config, self._domains[letter].shapes[int(plan[0, INDEX])])
 
-        Annotations are there under their names. It never waits for the device, so it can be part of a captured step.
+    def preprocess_on_device(self, gathered: Batch) -> Batch:
+        """Complete a batch: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device, and annotations by name.
+
+        Other tensors are only moved. It never waits for the device, so it can be part of a captured step.
         """
-        moved = {name: part.to(self.device, non_blocking=True) for name, part in gathered.items()}
-        moved |= {name: annotation.finish(moved[name]) for name, annotation in self.annotations.items()}
-        return {**moved, "A": self._finish("A", self.a, moved["A"]), "B": self._finish("B", self.b, moved["B"])}
-
-    def _finish(self, side: str, domain: Domain, part: Tensor) -> Tensor:
-        resident = self.resident[side]
-        if resident is not None:  # then all pictures have one size
-            part = crop_and_flip(resident, part, window(self.config, domain.shapes[0]), rotate90=self.config.rotate90)
-        return normalize_batch(part, domain.format.range)
+        batch = {name: part.to(self.device, non_blocking=True) for name, part in gathered.items()}
+        batch |= {name: annotation.decode(batch[name]) for name, annotation in self.annotations.items()}
+        for letter, domain in self._domains.items():
+            images = self.gpu_images[letter]
+            if images is not None:  # then all have one size
+                size = window(self.config, domain.shapes[0])
+                batch[letter] = crop_and_flip(images, batch[letter], size, rotate90=self.config.rotate90)
+            batch[letter] = normalize_batch(batch[letter], domain.format.range)
+        return batch
 
     def batch(self, position: int) -> Batch:
-        """Make the batch that begins at `position` images seen: `A` and `B`, `(B, C, h, w)` in [-1, 1]."""
-        return self.finish(self.gather(self.plan(position)))
+        """Return the batch at `position` images seen: `A` and `B`, `(B, C, h, w)` in [-1, 1]."""
+        return self.preprocess_on_device(self.gather(self.plan(position)))
 
     def batches(self, position: int) -> Generator[Batch, None, None]:
-        """Yield gathered batches from `position` on, without end, which a thread reads ahead; `finish` completes them.
+        """Yield gathered batches from `position` on, without end; a thread reads ahead.
 
-        Batches for a CUDA device lie in page-locked memory: a copy from other memory would wait for earlier steps.
+        Batches for a CUDA device are in page-locked memory: a copy from other memory would wait for earlier steps.
 
-        The thread computes nothing with torch: a second thread that does makes OpenMP's waiting costly, and every step
-        half as long again (benchmarks/LOG.md). It ends when the iterator is closed or dropped; its errors are raised at
-        the consumer.
+        The thread must not call torch's operations: a second thread that does causes OpenMP spin-waits that slow every
+        step by 50 % (benchmarks/LOG.md). It ends with the iterator; its errors are raised at the consumer.
         """
         ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=_AHEAD)
         stop, pinned = threading.Event(), self.device.type == "cuda"
 
         def work() -> None:
             try:
-                for place in count(position, self.ranks * self.config.batch):
-                    ready.put(self.gather(self.plan(place)))
+                for start in count(position, self.ranks * self.config.batch):
+                    ready.put(self.gather(self.plan(start)))
                     if stop.is_set():
                         return
             except Exception as error:
@@ -292,21 +290,21 @@ class PairLoader:
         thread.start()
         try:
             while True:
-                made = ready.get()
-                if isinstance(made, Exception):
-                    raise made
-                yield {name: part.pin_memory() for name, part in made.items()} if pinned else made
+                batch = ready.get()
+                if isinstance(batch, Exception):
+                    raise batch
+                yield {name: part.pin_memory() for name, part in batch.items()} if pinned else batch
         finally:
             stop.set()
-            while thread.is_alive():  # the thread may wait for room
+            while thread.is_alive():  # the queue may be full
                 try:
                     ready.get(timeout=0.01)
                 except queue.Empty:
                     thread.join(timeout=0.01)
 
 
-def _resident(domain: Domain, device: torch.device) -> Tensor | None:
-    """Give the domain as `(N, H, W, C)` on the device, or None if it stays on the host.
+def _load_to_gpu(domain: Domain, device: torch.device) -> Tensor | None:
+    """Return the images as `(N, H, W, C)` on the device, or None if they stay on the host.
 
     On a CPU, reading windows from the file is several times faster than a gather.
     """
@@ -314,11 +312,11 @@ def _resident(domain: Domain, device: torch.device) -> Tensor | None:
         return None
     if domain.pixels.nbytes > GPU_CACHE_FRACTION * torch.cuda.mem_get_info(device)[0]:
         return None
-    return on_device(domain, device)
+    return copy_to_device(domain, device)
 
 
-def on_device(domain: Domain, device: torch.device) -> Tensor:
-    """Copy all pictures, which have one shape, to `(N, H, W, C)` on the device, one at a time."""
+def copy_to_device(domain: Domain, device: torch.device) -> Tensor:
+    """Copy all images, which have one shape, to `(N, H, W, C)` on the device, one at a time."""
     first = torch.from_numpy(domain.image(0))
     images = torch.empty((len(domain), *first.shape), dtype=first.dtype, device=device)
     for index, image in enumerate(images):
@@ -327,28 +325,29 @@ def on_device(domain: Domain, device: torch.device) -> Tensor:
 
 
 def gather_crops(domain: Domain, plan: Tensor, size: tuple[int, int]) -> Tensor:
-    """Cut and flip as `crop_and_flip` does, but on the host and picture by picture."""
+    """Cut and flip as `crop_and_flip` does, but on the host and image by image."""
     height, width = size
-    cut = []
+    crops = []
     for index, top, left, flip in plan.tolist():
-        picture = domain.rows(index, top, top + height)[:, left : left + width]
-        picture = picture[:: -1 if flip & VFLIP else 1, :: -1 if flip & HFLIP else 1]
-        cut.append(picture.swapaxes(0, 1) if flip & TRANSPOSE else picture)
-    return torch.from_numpy(np.stack(cut))
+        crop = domain.rows(index, top, top + height)[:, left : left + width]
+        crop = crop[:: -1 if flip & VFLIP else 1, :: -1 if flip & HFLIP else 1]
+        crops.append(crop.swapaxes(0, 1) if flip & TRANSPOSE else crop)
+    return torch.from_numpy(np.stack(crops))
 
 
-def _check_sizes(side: str, domain: Domain, config: DataConfig) -> None:
-    if "crop" in config.preprocess:
+def _check_sizes(letter: str, domain: Domain, config: DataConfig) -> None:
+    """Raise ValueError if a crop does not fit into an image, or images of a batch have several sizes."""
+    if config.crop is not None:
         for name, (height, width, _) in zip(domain.names, domain.shapes):
             if min(height, width) < config.crop_size:
                 raise ValueError(
-                    f"data.crop_size={config.crop_size} is larger than {name} of domain {side}, which is "
+                    f"data.crop_size={config.crop_size} is larger than {name} of domain {letter}, which is "
                     f"{width}x{height} pixels; set crop_size to at most {min(height, width) // 4 * 4}, "
                     "remove the picture, or choose data.preprocess=resize_and_crop"
                 )
     elif config.batch > 1 and not domain.uniform:
         raise ValueError(
             f"data.batch_size={config.batch} needs pictures of one size, but data.preprocess="
-            f"{config.preprocess} leaves {len(set(domain.shapes))} sizes in domain {side}; set "
+            f"{config.preprocess} leaves {len(set(domain.shapes))} sizes in domain {letter}; set "
             "batch_size to 1 or choose a preprocess with a crop"
         )

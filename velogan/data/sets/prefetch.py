@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _MAX_WAITING = 3 * 2**26
-"""While results that nobody has taken hold more bytes than this, no further image is begun."""
+"""Bytes of results that wait to be consumed, above which no further image is started."""
 
 
 def ordered_map(
@@ -24,41 +24,41 @@ def ordered_map(
     work meanwhile.
     """
     changed = Condition()
-    waiting: deque[tuple[Item, Future[Result]]] = deque()
-    held: dict[int, int] = {}  # bytes of results by the number of the item
-    due = 0  # the number of the item that is returned next, which never waits
-    closed = False
+    futures: deque[tuple[Item, Future[Result]]] = deque()
+    waiting: dict[int, int] = {}  # bytes of results, by the index of the item
+    next_index = 0  # of the item that is yielded next, which never waits
+    is_closed = False
 
-    def work(number: int, item: Item) -> Result:
+    def work(index: int, item: Item) -> Result:
         with changed:
-            changed.wait_for(lambda: closed or number <= due or sum(held.values()) <= _MAX_WAITING)
-            if closed:
-                raise RuntimeError("the results are no longer wanted")
+            changed.wait_for(lambda: is_closed or index <= next_index or sum(waiting.values()) <= _MAX_WAITING)
+            if is_closed:
+                raise RuntimeError("the results are no longer needed")
         result = function(item)
         with changed:
-            held[number] = getattr(result, "nbytes", 0)
+            waiting[index] = getattr(result, "nbytes", 0)
         return result
 
-    def first() -> tuple[Item, Result]:
-        nonlocal due
-        item, future = waiting.popleft()
+    def take_first() -> tuple[Item, Result]:
+        nonlocal next_index
+        item, future = futures.popleft()
         result = future.result()
         with changed:
-            held.pop(due, None)
-            due += 1
+            waiting.pop(next_index, None)
+            next_index += 1
             changed.notify_all()
         return item, result
 
     try:
-        for number, item in enumerate(items):
-            waiting.append((item, pool.submit(work, number, item)))
-            if len(waiting) > ahead:
-                yield first()
-        while waiting:
-            yield first()
+        for index, item in enumerate(items):
+            futures.append((item, pool.submit(work, index, item)))
+            if len(futures) > ahead:
+                yield take_first()
+        while futures:
+            yield take_first()
     finally:
         with changed:
-            closed = True
+            is_closed = True
             changed.notify_all()
-        for _, future in waiting:
+        for _, future in futures:
             future.cancel()
