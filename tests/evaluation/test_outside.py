@@ -11,7 +11,8 @@ from torch import nn
 from benchmarks import outside as module
 from benchmarks.outside import STRIPED, outside
 from velogan.config import Config, write_yaml
-from velogan.translate.model import Translator
+
+from ..models import in_memory
 
 SIDE = 64
 
@@ -49,33 +50,32 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     fields = {"path": [str(data)], "crop_size": SIDE, "load_size": SIDE, "validation": 3}
     (folder / "config.yaml").write_text(write_yaml(Config().change(data=fields)))
-    _paint(monkeypatch, _Bars(SIDE // 4, BRIGHTER))
+    _translate_by(monkeypatch, _Bars(SIDE // 4, BRIGHTER))
     return folder
 
 
-def _paint(monkeypatch: pytest.MonkeyPatch, net: nn.Module) -> None:
-    cpu = torch.device("cpu")
-    monkeypatch.setattr(module, "load_translator", lambda run, **_: Translator(net, multiple=4, device=cpu))
+def _translate_by(monkeypatch: pytest.MonkeyPatch, net: nn.Module) -> None:
+    monkeypatch.setattr(module, "load_translator", lambda run, **_: in_memory(net))
 
 
-def test_what_changes_outside_is_measured_on_held_out_pictures_with_masks(run: Path):
-    found = outside(run)
-    assert found.keys() == {"a2b"}  # B has no masks
+def test_measures_changes_outside_masks(run: Path):
+    result = outside(run)
+    assert result.keys() == {"a2b"}  # B has no masks
     names = {path.stem for path in (run.parent / "a2b" / "maskA").iterdir()}
-    assert 0 < found["a2b"]["images"] <= 3
+    assert 0 < result["a2b"]["images"] <= 3
     assert len(names) == 15
     # below the grown mask, of 18 of 64 rows, 32 of 46 are brighter
-    assert found["a2b"]["psnr_outside_db"] == pytest.approx(10 * np.log10(4 / (BRIGHTER**2 * 32 / 46)), abs=1e-3)
-    assert found["a2b"]["striped_outside"] == 0
+    assert result["a2b"]["psnr_outside_db"] == pytest.approx(10 * np.log10(4 / (BRIGHTER**2 * 32 / 46)), abs=1e-3)
+    assert result["a2b"]["striped_outside"] == 0
 
 
-def test_bars_outside_are_counted(run: Path, monkeypatch: pytest.MonkeyPatch):
-    _paint(monkeypatch, _Bars(SIDE // 2, 0.0))
+def test_counts_stripes_outside_masks(run: Path, monkeypatch: pytest.MonkeyPatch):
+    _translate_by(monkeypatch, _Bars(SIDE // 2, 0.0))
     assert outside(run)["a2b"]["striped_outside"] == 1
     assert STRIPED < 16 / 64
 
 
-def test_masks_of_test_pictures_are_not_taken_for_those_of_training_pictures(run: Path):
+def test_ignores_masks_of_test_pictures(run: Path):
     for letter in "AB":
         folder = run.parent / "a2b" / f"test{letter}"
         folder.mkdir()

@@ -19,7 +19,7 @@ from velogan.methods.base import InferenceGenerators
 from velogan.networks.pretrained import register_features
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
-from velogan.report.failures import find_failures
+from velogan.report.failures import final_checkpoint_is_worse, find_failures
 from velogan.store.checkpoint import (
     default_checkpoint,
     find_checkpoint,
@@ -64,10 +64,10 @@ class _Paint(nn.Module):
 
 
 def _validation(config: Config, there: float, back: float) -> Validation:
-    return _looking(config, InferenceGenerators({"a2b": _Paint(there), "b2a": _Paint(back)}))
+    return _validate(config, InferenceGenerators({"a2b": _Paint(there), "b2a": _Paint(back)}))
 
 
-def _looking(config: Config, views: InferenceGenerators) -> Validation:
+def _validate(config: Config, views: InferenceGenerators) -> Validation:
     return Validation(config.change(engine={"device": "cpu"}), find_sources(config.data), views)
 
 
@@ -76,11 +76,11 @@ def config(two_folders: tuple[str, str], tiny_config: Callable[..., Config]) -> 
     return tiny_config(data={"path": two_folders}, engine={"device": "cpu", "precision": "fp32"})
 
 
-def test_the_score_is_lowest_for_the_translation_to_the_other_domain(config: Config):
-    right, half, nothing = (_validation(config, there, -there).score() for there in (1.0, 0.5, 0.0))
-    assert right[SCORE] < half[SCORE] / 3 < nothing[SCORE] / 3
+def test_scores_are_lowest_for_correct_translations(config: Config):
+    right, half, unchanged = (_validation(config, there, -there).score() for there in (1.0, 0.5, 0.0))
+    assert right[SCORE] < half[SCORE] / 3 < unchanged[SCORE] / 3
     for way in ("a2b", "b2a"):
-        assert right[f"{SCORE}_{way}"] < half[f"{SCORE}_{way}"] < nothing[f"{SCORE}_{way}"]
+        assert right[f"{SCORE}_{way}"] < half[f"{SCORE}_{way}"] < unchanged[f"{SCORE}_{way}"]
     assert right[SCORE] == pytest.approx((right[f"{SCORE}_a2b"] + right[f"{SCORE}_b2a"]) / 2)
 
 
@@ -100,19 +100,21 @@ def with_features(config: Config, monkeypatch: pytest.MonkeyPatch) -> Config:
     return config.change(discriminator=judge, method={"gan": "hinge"})
 
 
-def test_where_the_discriminator_has_trained_features_they_score(with_features: Config):
+def test_scores_by_the_features_of_discriminators(with_features: Config):
     validations = [_validation(with_features, there, -there) for there in (1.0, 0.5, 0.0)]
-    assert {one.name for one in validations} == {FEATURE_SCORE}
-    right, half, nothing = (one.score() for one in validations)
-    assert right[FEATURE_SCORE] < half[FEATURE_SCORE] < nothing[FEATURE_SCORE]
+    assert {validation.name for validation in validations} == {FEATURE_SCORE}
+    right, half, unchanged = (validation.score() for validation in validations)
+    assert right[FEATURE_SCORE] < half[FEATURE_SCORE] < unchanged[FEATURE_SCORE]
     ways = [right[f"{FEATURE_SCORE}_{way}"] for way in ("a2b", "b2a")]
     assert right[FEATURE_SCORE] == pytest.approx(sum(ways) / 2)
-    assert right[SCORE] < half[SCORE] < nothing[SCORE]
+    assert right[SCORE] < half[SCORE] < unchanged[SCORE]
 
 
-def test_and_choose_the_best_checkpoint(with_features: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    figures = iter([(0.1, 0.5), (0.2, 0.25), (0.3, 0.75)])
-    monkeypatch.setattr(Validation, "score", lambda self: dict(zip((SCORE, FEATURE_SCORE), next(figures))))
+def test_chooses_the_best_checkpoint_by_features(
+    with_features: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    scores = iter([(0.1, 0.5), (0.2, 0.25), (0.3, 0.75)])
+    monkeypatch.setattr(Validation, "score", lambda self: dict(zip((SCORE, FEATURE_SCORE), next(scores))))
     config = with_features.change(train={"length": "6 images", "checkpoint_every": "2 images"})
     _train(config, tmp_path / "run")
     best = read_best(tmp_path / "run")
@@ -122,14 +124,14 @@ def test_and_choose_the_best_checkpoint(with_features: Config, tmp_path: Path, m
     assert "Best: checkpoint 2 of 3, at 4 images, lowest sliced Wasserstein distance of trained features" in page
 
 
-def test_the_cycle_is_told_beside_the_score(config: Config):
-    figures = _validation(config, 1.0, -0.5).score()
+def test_reports_the_error_of_the_cycle(config: Config):
+    scores = _validation(config, 1.0, -0.5).score()
     lost = (0.5 * _Paint(1.0).shift).abs().mean().item()
-    assert figures["validation/cycle_a"] == pytest.approx(lost, rel=1e-4)
-    assert figures["validation/cycle_b"] == pytest.approx(lost, rel=1e-4)
+    assert scores["validation/cycle_a"] == pytest.approx(lost, rel=1e-4)
+    assert scores["validation/cycle_b"] == pytest.approx(lost, rel=1e-4)
 
 
-def test_held_out_pictures_are_named_and_no_others_are_seen(config: Config):
+def test_uses_held_out_pictures_only(config: Config):
     validation = _validation(config, 1.0, -1.0)
     assert validation.description == "2 held-out reds and 3 held-out greens"
     assert (len(validation.a), len(validation.b)) == (2, 3)
@@ -194,26 +196,26 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, _Known, _Kn
     ("model", "sign"),
     [(_Inverted, "correlation"), (_Same, "spread"), (nn.Identity, "change"), (_Uneven, "checkerboard"), (None, "")],
 )
-def test_a_model_that_fails_is_told_and_a_good_one_is_not(
+def test_reports_models_that_fail(
     model: Callable[[], nn.Module] | None, sign: str, rendered: tuple[str, _Known, _Known], tiny_config: Any
 ):
     folder, there, back = rendered
     engine = {"device": "cpu", "precision": "fp32"}
     config = tiny_config(data={"path": (folder,), "validation": 12}, engine=engine)
-    validation = _looking(config, InferenceGenerators({"a2b": model() if model else there, "b2a": back}))
-    figures = validation.score()
-    found = {one.name for one in find_failures([{"images": 1, **figures}, {"images": 2, **figures}])}
+    validation = _validate(config, InferenceGenerators({"a2b": model() if model else there, "b2a": back}))
+    scores = validation.score()
+    found = {one.name for one in find_failures([{"images": 1, **scores}, {"images": 2, **scores}])}
     assert {name for name in found if name.endswith("_b2a")} == set()
     assert (f"failure/{sign}_a2b" in found) if sign else not found
 
 
-def test_a_model_that_becomes_worse_is_told(rendered: tuple[str, _Known, _Known], tiny_config: Any):
+def test_reports_models_that_become_worse(rendered: tuple[str, _Known, _Known], tiny_config: Any):
     folder, there, back = rendered
     config = tiny_config(data={"path": (folder,), "validation": 12}, engine={"device": "cpu", "precision": "fp32"})
 
     def told(*models: nn.Module) -> list[str]:
         views = [InferenceGenerators({"a2b": model, "b2a": back}) for model in models]
-        rows = [_looking(config, view).score() for view in views]
+        rows = [_validate(config, view).score() for view in views]
         return [one.name for one in find_failures([{"images": images, **row} for images, row in enumerate(rows)])]
 
     assert "validation/distance" in told(there, _Same(), _Same())
@@ -221,13 +223,16 @@ def test_a_model_that_becomes_worse_is_told(rendered: tuple[str, _Known, _Known]
     assert told(there, there, there) == []
 
 
-def test_a_discriminator_that_wins_is_told_without_held_out_pictures(config: Config, tmp_path: Path):
+def test_reports_a_discriminator_that_wins_without_held_out_pictures(config: Config, tmp_path: Path):
     said: list[str] = []
     train = {"length": "64 images", "log_every": "2 images", "patience": 2}
     rules = ("G_*:lr=1e-9", "D_*:lr=1e-2,schedule=constant")
     config = config.change(train=train, optimizer={"rules": rules}, data={"validation": 0})
     _train(config, tmp_path / "run", said)
     assert any("train.patience=2 has no effect without scores" in line for line in said)
+    assert any("data.validation=0" in line and "no checkpoint will be chosen as best" in line for line in said)
+    with pytest.raises(ValueError, match=r"data\.validation holds out"):
+        find_checkpoint(tmp_path / "run", "best")
     told = [line for line in said if "tells every translation from real images" in line]
     assert told
     assert "a lower rate (optimizer.rules D_" in told[0]
@@ -235,81 +240,72 @@ def test_a_discriminator_that_wins_is_told_without_held_out_pictures(config: Con
 
 
 @pytest.mark.parametrize(
-    ("data", "why"), [({"validation": 0}, "data.validation=0"), ({"path": ("apples2oranges",)}, "fewer than 20")]
+    ("data", "reason"), [({"validation": 0}, "data.validation=0"), ({"path": ("apples2oranges",)}, "fewer than 20")]
 )
-def test_without_held_out_pictures_there_is_no_best_and_that_is_said(
-    data: dict[str, Any], why: str, config: Config, tmp_path: Path
-):
-    said: list[str] = []
-    _train(config.change(data=data), tmp_path / "run", said)
-    assert any(why in line and "no checkpoint will be chosen as best" in line for line in said)
-    assert read_best(tmp_path / "run") is None
-    with pytest.raises(ValueError, match=r"data\.validation holds out"):
-        find_checkpoint(tmp_path / "run", "best")
+def test_reports_that_no_pictures_are_held_out(data: dict[str, Any], reason: str, config: Config):
+    validation = _validation(config.change(data=data), 1.0, -1.0)
+    assert reason in validation.disabled_reason
+    assert "no checkpoint will be chosen as best" in validation.disabled_reason
+    assert validation.description == ""
 
 
 @pytest.mark.parametrize(
-    ("scores", "nothing", "which"),
+    ("scores", "baseline", "is_worse"),
     [
-        ((0.2, 0.28), None, "last"),
-        ((0.2, 0.31), None, "best"),
-        ((0.2, 0.28), 0.4, "last"),  # closes 0.12 where the best closed 0.2
-        ((0.2, 0.28), 0.3, "best"),  # 0.02 of 0.1
-        ((0.2, 0.1), 0.3, "last"),
-        ((0.2, 0.21), 0.212, "last"),
-        ((0.2, 0.28, 0.24), 0.3, "last"),
-        ((0.5, 0.6), 0.4, "last"),  # neither is nearer than doing nothing, nor much worse than the other
+        ((0.2, 0.28), None, False),
+        ((0.2, 0.31), None, True),
+        ((0.2, 0.28), 0.4, False),  # closes 0.12, and the best closed 0.2
+        ((0.2, 0.28), 0.3, True),  # 0.02 of 0.1
+        ((0.2, 0.1), 0.3, False),
+        ((0.2, 0.21), 0.212, False),
+        ((0.2, 0.28, 0.24), 0.3, False),
+        ((0.5, 0.6), 0.4, False),  # neither is closer than the unchanged input, nor much worse than the other
     ],
 )
-def test_a_run_that_ends_badly_says_so_and_its_best_checkpoint_is_used(
-    scores: tuple[float, ...],
-    nothing: float | None,
-    which: str,
-    config: Config,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_last_checkpoint_is_worse_by_score_and_baseline(
+    scores: tuple[float, ...], baseline: float | None, is_worse: bool
 ):
-    figures, known = iter(scores), {} if nothing is None else {IDENTITY_SCORE: nothing}
-    monkeypatch.setattr(Validation, "score", lambda self: {SCORE: next(figures), **known})
-    length = {"length": f"{len(scores)} images", "checkpoint_every": "1 images"}
-    said: list[str] = []
-    run = tmp_path / "run"
-    _train(config.change(train=length), run, said)
-    assert default_checkpoint(run) == which
-    assert find_checkpoint(run, None) == find_checkpoint(run, which)  # pyright: ignore[reportArgumentType]
-    assert any("translations have become worse" in line for line in said) == (which == "best")
-    assert any("closer to real images than the inputs" in line for line in said) == (scores[0] == 0.5)
-    seen = load_translator(run).header["images_seen"]
-    assert seen == (1 if which == "best" else len(scores))
+    known = {} if baseline is None else {IDENTITY_SCORE: baseline}
+    stats = [{"images": images, SCORE: score, **known} for images, score in enumerate(scores, start=1)]
+    assert final_checkpoint_is_worse(stats) == is_worse
 
 
-def test_what_was_used_instead_is_used_no_more_when_training_goes_on(tmp_path: Path):
-    folders = [
+@pytest.mark.parametrize(("baseline", "last", "message"), [(0.9, 0.8, "become worse"), (0.1, 0.2, "than the inputs")])
+def test_reports_a_run_that_ends_badly_and_uses_its_best_checkpoint(
+    baseline: float, last: float, message: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    scores = iter([0.2, last])
+    monkeypatch.setattr(Validation, "score", lambda self: {SCORE: next(scores), IDENTITY_SCORE: baseline})
+    run, lines = tmp_path / "run", list[str]()
+    _train(config.change(train={"length": "2 images", "checkpoint_every": "1 images"}), run, lines)
+    assert len([line for line in lines if message in line]) == 1
+    used = "best" if last > 0.3 else "last"
+    assert default_checkpoint(run) == used
+    assert find_checkpoint(run, None) == find_checkpoint(run, used)
+    assert load_translator(run).header["images_seen"] == (1 if last > 0.3 else 2)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_uses_the_best_checkpoint_only_while_it_is_valid_and_the_worse_one_is_last(damaged: bool, tmp_path: Path):
+    first, second = (
         save_checkpoint(tmp_path, images=images, networks={}, headers={}, state={}, clock={}) for images in (1, 2)
-    ]
-    mark_best(tmp_path, checkpoint=folders[0], name=SCORE, score=0.1, on="some", instead_of=folders[1])
-    assert find_checkpoint(tmp_path, None) == folders[0]
+    )
+    mark_best(tmp_path, checkpoint=first, name=SCORE, score=0.1, on="some", instead_of=second)
+    if damaged:
+        (first / "state.safetensors").write_bytes(b"")
+    assert find_checkpoint(tmp_path, None) == (second if damaged else first)
     newest = save_checkpoint(tmp_path, images=3, networks={}, headers={}, state={}, clock={})
     assert find_checkpoint(tmp_path, None) == newest
 
 
-def test_a_damaged_best_checkpoint_is_not_used_instead(tmp_path: Path):
-    folders = [
-        save_checkpoint(tmp_path, images=images, networks={}, headers={}, state={}, clock={}) for images in (1, 2)
-    ]
-    mark_best(tmp_path, checkpoint=folders[0], name=SCORE, score=0.1, on="some", instead_of=folders[1])
-    (folders[0] / "state.safetensors").write_bytes(b"")
-    assert find_checkpoint(tmp_path, None) == folders[1]
-
-
-def test_doing_nothing_is_scored_by_the_same_figure(config: Config, with_features: Config):
+def test_scores_the_unchanged_input(config: Config, with_features: Config):
     for one in (config, with_features):
         validation = _validation(one, 0.0, 0.0)
-        figures = validation.score()
-        assert figures[IDENTITY_SCORE] == pytest.approx(figures[validation.name], rel=1e-5)
+        scores = validation.score()
+        assert scores[IDENTITY_SCORE] == pytest.approx(scores[validation.name], rel=1e-5)
 
 
-def test_another_network_judges_than_the_one_that_taught(config: Config, monkeypatch: pytest.MonkeyPatch):
+def test_scores_by_another_network_than_discriminators_use(config: Config, monkeypatch: pytest.MonkeyPatch):
     judge = {"network": "projected+basic", "features": "lite0", "channels": 4}
     taught = config.change(discriminator=judge, method={"gan": "hinge"})
     there = {"lite0": Path("lite0"), "lite2": None}
@@ -322,11 +318,9 @@ def test_another_network_judges_than_the_one_that_taught(config: Config, monkeyp
     assert _validation(config, 1.0, -1.0).features is None
 
 
-def test_the_best_checkpoint_is_the_one_with_the_lowest_score(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    figures = iter([0.5, 0.25, float("nan"), 0.75, 0.125])
-    monkeypatch.setattr(Validation, "score", lambda self: {SCORE: next(figures)})
+def test_marks_the_checkpoint_with_the_lowest_score(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    scores = iter([0.5, 0.25, float("nan"), 0.75, 0.125])
+    monkeypatch.setattr(Validation, "score", lambda self: {SCORE: next(scores)})
     config = config.change(train={"length": "8 images", "checkpoint_every": "2 images", "keep": 1})
     run = tmp_path / "run"
     _train(config, run)
@@ -341,11 +335,11 @@ def test_the_best_checkpoint_is_the_one_with_the_lowest_score(
     assert json.loads((run / "checkpoints" / "best.json").read_text())["checkpoint"] == "000000009"
 
 
-def test_a_run_ends_when_the_score_has_waited_for_long_enough(
+def test_ends_a_run_after_patience_validations_without_improvement(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    figures = iter([0.5, 0.25, 0.3, 0.4, 0.1])
-    monkeypatch.setattr(Validation, "score", lambda self: {SCORE: next(figures)})
+    scores = iter([0.5, 0.25, 0.3, 0.4, 0.1])
+    monkeypatch.setattr(Validation, "score", lambda self: {SCORE: next(scores)})
     config = config.change(train={"length": "20 images", "checkpoint_every": "2 images", "patience": 2})
     for starts in range(2):  # the second finds that it has ended
         result = _train(config, tmp_path / "run", said := [])
@@ -353,12 +347,3 @@ def test_a_run_ends_when_the_score_has_waited_for_long_enough(
         ended = "train.patience=2 ended this run at 8 images; --train.patience 0, or a larger one, resumes it"
         assert (ended in said) == (starts == 1)
     assert _train(config.change(train={"patience": 3, "length": "10 images"}), tmp_path / "run").images_seen == 10
-
-
-def test_scoring_changes_nothing_that_training_computes(config: Config, tmp_path: Path):
-    often, seldom = (
-        _train(config.change(train={"length": "6 images", "checkpoint_every": every}), tmp_path / every)
-        for every in ("1 images", "100 %")
-    )
-    assert often.weights_sha256 == seldom.weights_sha256
-    assert len([row for row in read_stats(often.run) if SCORE in row]) == 6
