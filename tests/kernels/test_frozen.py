@@ -39,58 +39,60 @@ def _images(n: int, height: int, width: int) -> Tensor:
     return torch.rand(n, 3, height, width, generator=torch.Generator().manual_seed(n + height)) * 2 - 1
 
 
-def _results(net: nn.Module, *given: Tensor, dtype: torch.dtype, half: bool, to: int | None = None) -> list[Tensor]:
-    """What `net` gives, and the gradients of `given` and of its weights from random ones (of the result `to` alone)."""
-    leaves = [one.detach().to(dtype).requires_grad_() for one in given]
+def _results(net: nn.Module, *inputs: Tensor, dtype: torch.dtype, half: bool, only: int | None = None) -> list[Tensor]:
+    """Return results and gradients of inputs and weights, from random gradients of the results, or only of one."""
+    leaves = [value.detach().to(dtype).requires_grad_() for value in inputs]
     with torch.autocast("cpu", torch.bfloat16, enabled=half):
-        found = net(leaves) if len(leaves) > 1 else net(leaves[0])
-    found = [found] if isinstance(found, Tensor) else list(found)
+        outputs = net(leaves) if len(leaves) > 1 else net(leaves[0])
+    outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     random = torch.Generator().manual_seed(1)
-    grads = [torch.randn(out.shape, generator=random).to(out.dtype) for out in found]
-    chosen = slice(None) if to is None else slice(to, to + 1)
+    grads = [torch.randn(out.shape, generator=random).to(out.dtype) for out in outputs]
+    chosen = slice(None) if only is None else slice(only, only + 1)
     weights = [weight for weight in net.parameters() if weight.requires_grad]
-    made = torch.autograd.grad(found[chosen], [*leaves, *weights], grads[chosen])
-    return [one.detach().double() for one in (*found, *made)]
+    gradients = torch.autograd.grad(outputs[chosen], [*leaves, *weights], grads[chosen])
+    return [value.detach().double() for value in (*outputs, *gradients)]
 
 
-def _away(found: list[Tensor], exact: list[Tensor]) -> list[float]:
-    return [((one - other).norm() / other.norm()).item() for one, other in zip(found, exact, strict=True)]
+def _errors(values: list[Tensor], exact: list[Tensor]) -> list[float]:
+    return [((a - b).norm() / b.norm()).item() for a, b in zip(values, exact, strict=True)]
 
 
-@pytest.mark.parametrize(("shape", "to"), [((1, 64, 64), None), ((2, 50, 36), None), ((1, 33, 47), 1)])
-def test_maps_in_bfloat16_are_as_near_as_the_plain_ones(
-    maps: FeatureMaps, native: FrozenMaps, shape: tuple[int, int, int], to: int | None
+@pytest.mark.parametrize(("shape", "only"), [((1, 64, 64), None), ((2, 50, 36), None), ((1, 33, 47), 1)])
+def test_maps_in_bfloat16_are_as_exact_as_the_plain_ones(
+    maps: FeatureMaps, native: FrozenMaps, shape: tuple[int, int, int], only: int | None
 ) -> None:
     images = _images(*shape)
-    exact = _results(copy.deepcopy(maps).double(), images, dtype=torch.float64, half=False, to=to)
-    plain = _away(_results(maps, images, dtype=torch.float32, half=True, to=to), exact)
-    for mine, theirs in zip(_away(_results(native, images, dtype=torch.float32, half=True, to=to), exact), plain):
-        assert 0 < mine < 1.3 * theirs < 0.7  # a gradient through sixteen blocks keeps few digits
+    exact = _results(copy.deepcopy(maps).double(), images, dtype=torch.float64, half=False, only=only)
+    plain = _errors(_results(maps, images, dtype=torch.float32, half=True, only=only), exact)
+    for error, plain_error in zip(
+        _errors(_results(native, images, dtype=torch.float32, half=True, only=only), exact), plain
+    ):
+        assert 0 < error < 1.3 * plain_error < 0.7  # a gradient through sixteen blocks keeps few digits
 
 
 def test_maps_in_float32_are_exact(maps: FeatureMaps, native: FrozenMaps) -> None:
     exact = _results(copy.deepcopy(maps).double(), _images(2, 37, 50), dtype=torch.float64, half=False)
-    assert max(_away(_results(native, _images(2, 37, 50), dtype=torch.float32, half=False), exact)) < 1e-5
+    assert max(_errors(_results(native, _images(2, 37, 50), dtype=torch.float32, half=False), exact)) < 1e-5
 
 
-def test_maps_of_a_gpu_are_those_of_the_autocast_without_casts_of_weights(maps: FeatureMaps) -> None:
-    images, half = _images(2, 50, 36), FrozenBf16(maps)
-    assert not list(half.parameters())
+def test_maps_on_a_gpu_equal_autocast_s_without_casts_of_weights(maps: FeatureMaps) -> None:
+    images, bf16 = _images(2, 50, 36), FrozenBf16(maps)
+    assert not list(bf16.parameters())
     plain = _results(maps, images, dtype=torch.float32, half=True)
-    assert all(map(torch.equal, _results(half, images, dtype=torch.float32, half=True), plain))
+    assert all(map(torch.equal, _results(bf16, images, dtype=torch.float32, half=True), plain))
     exact = _results(maps, images, dtype=torch.float32, half=False)
-    assert all(map(torch.equal, _results(half, images, dtype=torch.float32, half=False), exact))
+    assert all(map(torch.equal, _results(bf16, images, dtype=torch.float32, half=False), exact))
     casts: list[int] = []
-    for net in (maps, half):
-        with torch.autocast("cpu", torch.bfloat16), torch.no_grad(), _Casts() as seen:
+    for net in (maps, bf16):
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad(), _CastCounter() as casts_of_net:
             net(images)
-        casts.append(seen.count)
+        casts.append(casts_of_net.count)
     convolutions = sum(isinstance(layer, nn.Conv2d) for layer in maps.net.modules()) - 1  # the last makes no map
     assert casts == [2 * convolutions + 1, 1]  # weights and biases, and the images
 
 
-class _Casts(TorchDispatchMode):
-    """Counts changes of a type."""
+class _CastCounter(TorchDispatchMode):
+    """Counts casts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,17 +103,17 @@ class _Casts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_maps_depend_on_no_number_of_threads_and_keep_nan(native: FrozenMaps) -> None:
-    images, found = _images(1, 40, 40), list[list[Tensor]]()
+def test_maps_do_not_depend_on_threads_and_propagate_nan(native: FrozenMaps) -> None:
+    images, results = _images(1, 40, 40), list[list[Tensor]]()
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        found.append(_results(native, images, dtype=torch.float32, half=True))
-    assert all(map(torch.equal, *found))
+        results.append(_results(native, images, dtype=torch.float32, half=True))
+    assert all(map(torch.equal, *results))
     images[0, 0, 20, 20] = torch.nan
-    assert all(one.isnan().any() for one in _results(native, images, dtype=torch.float32, half=True)[:4])
+    assert all(value.isnan().any() for value in _results(native, images, dtype=torch.float32, half=True)[:4])
 
 
-def test_networks_that_are_trained_are_not_frozen(maps: FeatureMaps) -> None:
+def test_rejects_trained_networks(maps: FeatureMaps) -> None:
     assert not fits_frozen(copy.deepcopy(maps).requires_grad_())
     assert not fits_frozen(FeatureMaps(EfficientNetLite(None, variant="lite0")))
     assert not fits_frozen(nn.Conv2d(3, 4, 1))
@@ -122,14 +124,14 @@ def _mix(width: int, channels: tuple[int, ...]) -> Mix:
     return Mix(weights | {f"down_{number}": torch.randn(width, width, 1, 1) for number in range(1, len(channels))})
 
 
-def test_mixing_is_native_and_follows_changed_weights(gemm: Bf16Gemm) -> None:
+def test_mixing_uses_changed_weights(gemm: Bf16Gemm) -> None:
     torch.manual_seed(0)
     mix = _mix(40, (24, 6, 16))
     native = FrozenMix(mix, gemm)
     parts = [torch.randn(2, count, *size) for count, size in ((24, (9, 5)), (6, (5, 3)), (16, (3, 2)))]
     for _ in range(2):
         exact = _results(mix, *parts, dtype=torch.float32, half=False)
-        found = _results(native, *parts, dtype=torch.float32, half=True)
-        assert all(0 < away < 0.01 for away in _away(found, exact))
+        actual = _results(native, *parts, dtype=torch.float32, half=True)
+        assert all(0 < error < 0.01 for error in _errors(actual, exact))
         for number in range(3):
             mix.weight("across", number).mul_(2).add_(1)  # as a checkpoint would

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.kernels import inference
-from velogan.kernels.inference import Accelerator, RowConv2d
+from velogan.kernels.inference import Accelerator
 from velogan.kernels.isa import supported_levels
 from velogan.kernels.winograd import WinogradConv2d
 from velogan.networks.generators import GeneratorConfig, build_generator
@@ -24,7 +24,7 @@ def _network(in_channels: int = 3, **config: Any) -> nn.Module:
 
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.getbasetemp() / "inference-kernels"  # one for all tests: built once
+    return tmp_path_factory.getbasetemp() / "inference-kernels"  # for all tests: compiled once
 
 
 def _accelerator(folder: Path, monkeypatch: pytest.MonkeyPatch, *, precision: str, winograd: bool) -> Accelerator:
@@ -46,7 +46,7 @@ def _accelerator(folder: Path, monkeypatch: pytest.MonkeyPatch, *, precision: st
         {"padding": "reflect"},
     ],
 )
-def test_faster_networks_are_the_plain_one_to_rounding(
+def test_faster_networks_equal_the_plain_one_to_rounding(
     config: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channels = config.pop("pictures", 3)
@@ -60,10 +60,10 @@ def test_faster_networks_are_the_plain_one_to_rounding(
     assert exact.dtype == rough.dtype == torch.float32
     assert (exact - plain).abs().mean() < 1e-5
     assert 1e-5 < (rough - plain).abs().mean() < 0.03  # bfloat16 has 8 bits
-    assert torch.equal(net(x), plain)  # the plain network is as it was
+    assert torch.equal(net(x), plain)  # the plain network is unchanged
 
 
-def test_what_is_measured_decides(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_decide(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = _network(channels=16)
     native = "avx512-bf16" in supported_levels()
     for precision, winograd, count, dtype in (
@@ -71,11 +71,11 @@ def test_what_is_measured_decides(folder: Path, monkeypatch: pytest.MonkeyPatch)
         ("bf16", False, 0, torch.bfloat16),
         ("fp32", True, 0, torch.float32),
     ):
-        made: list[nn.Module] = []
-        monkeypatch.setattr(inference, "Fused", lambda plain, kernels, made=made: made.append(plain) or plain)
+        networks: list[nn.Module] = []
+        monkeypatch.setattr(inference, "Fused", lambda net, _, networks=networks: networks.append(net) or net)
         accelerate = _accelerator(folder, monkeypatch, precision=precision, winograd=winograd)
         accelerate(net, rounded=True)
-        assert sum(isinstance(layer, WinogradConv2d) for layer in made[0].modules()) == count
+        assert sum(isinstance(layer, WinogradConv2d) for layer in networks[0].modules()) == count
         assert accelerate.dtype(rounded=True) == dtype
         assert accelerate.dtype(rounded=False) == torch.float32
 
@@ -83,9 +83,9 @@ def test_what_is_measured_decides(folder: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_last_convolution_stays_exact(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """bfloat16 near 1 has steps of half a level of 255, which would show in bright pictures."""
     net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 3, 1)).eval()
-    half = _accelerator(folder, monkeypatch, precision="bf16", winograd=False)(net, rounded=True)
+    bf16 = _accelerator(folder, monkeypatch, precision="bf16", winograd=False)(net, rounded=True)
     with torch.inference_mode():
-        result = half(torch.rand(1, 3, 8, 8))
+        result = bf16(torch.rand(1, 3, 8, 8))
     assert not torch.equal(result, result.bfloat16().float())
 
 
@@ -97,21 +97,13 @@ def test_without_a_compiler_the_plain_layers_run(tmp_path: Path, monkeypatch: py
         torch.testing.assert_close(result, net(x), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_rows_add_up_to_the_convolution(bias: bool) -> None:
-    conv = nn.Conv2d(6, 2, 5, bias=bias)
-    x = torch.randn(2, 6, 12, 9)
-    with torch.inference_mode():
-        torch.testing.assert_close(RowConv2d(conv)(x), conv(x))
-
-
-def test_precision_is_measured_even_where_gradients_are_off(tmp_path: Path) -> None:
+def test_measures_precision_in_inference_mode(tmp_path: Path) -> None:
     with torch.inference_mode():
         assert Accelerator(CPU, tmp_path).dtype(rounded=True) in (torch.float32, torch.bfloat16)
 
 
 class _Backwards(nn.Module):
-    """Runs its layers in another order than it holds them, and reads one's weights; it does not say so."""
+    """Runs its layers in another order than they are registered, and reads the weights of one, undeclared."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +113,7 @@ class _Backwards(nn.Module):
         return self.last(nn.functional.conv2d(x, self.first.weight, self.first.bias))
 
 
-def test_what_declares_no_form_is_left_exact(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undeclared_networks_stay_exact(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     net, x = nn.Sequential(_Backwards(), nn.ReLU()).eval(), torch.rand(1, 3, 20, 20)
     accelerate = _accelerator(folder, monkeypatch, precision="bf16", winograd=True)

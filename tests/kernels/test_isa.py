@@ -18,27 +18,27 @@ FLAGS = {
     "x86-64-v3": " ".join(ISA_LEVELS["x86-64-v3"].flags) + " avx512f",
     "": "sse4_2 avx",
 }
-"""What CPUs say of themselves whose best level this is."""
+"""Flags of CPUs by their best level."""
 
 
 @pytest.fixture
 def cpu(monkeypatch: pytest.MonkeyPatch):
-    """Sets the CPU's instructions and the level asked for."""
+    """Set the CPU's flags and the requested level."""
 
-    def this_is(flags: str, asked: str = "") -> None:
+    def set_cpu(flags: str, level: str = "") -> None:
         monkeypatch.setattr(isa, "cpu_flags", lambda: flags)
-        monkeypatch.setenv(LEVEL_VARIABLE, asked)
+        monkeypatch.setenv(LEVEL_VARIABLE, level)
 
-    return this_is
+    return set_cpu
 
 
 @pytest.mark.parametrize("best", FLAGS)
-def test_the_best_level_is_that_of_the_cpu(best: str, cpu):
+def test_finds_the_best_level_of_the_cpu(best: str, cpu):
     cpu(FLAGS[best])
     assert supported_levels()[:1] == [best] * bool(best)
 
 
-def test_a_lower_level_can_be_asked_for_and_a_higher_one_is_refused(cpu):
+def test_accepts_a_lower_level_and_rejects_others(cpu):
     cpu(FLAGS["avx512-bf16"], "x86-64-v4")
     assert supported_levels() == ["x86-64-v4", "x86-64-v3"]
     for level in ("x86-64-v4", "avx9"):
@@ -47,9 +47,7 @@ def test_a_lower_level_can_be_asked_for_and_a_higher_one_is_refused(cpu):
             supported_levels()
 
 
-def test_of_the_libraries_that_are_there_the_best_that_runs_here_is_loaded(
-    cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_finds_prebuilt_libraries_of_supported_levels(cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(isa, "HERE", tmp_path)
     (tmp_path / "built").mkdir()
     for name in ("norms-avx512-bf16", "norms-x86-64-v3", "winograd-avx512-bf16"):
@@ -63,18 +61,16 @@ def test_of_the_libraries_that_are_there_the_best_that_runs_here_is_loaded(
 
 
 @pytest.mark.skipif("x86-64-v3" not in supported_levels(), reason="this CPU has no AVX2")
-def test_a_lower_level_computes_the_same_to_rounding_and_needs_no_compiler(
-    cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_lower_level_computes_the_same_without_a_compiler(cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     here = native.load_kernels(tmp_path)
     if here is None:
         pytest.skip("there is no g++")
-    lowest, one = ISA_LEVELS["x86-64-v3"], tmp_path / "package"
+    lowest, package = ISA_LEVELS["x86-64-v3"], tmp_path / "package"
     with monkeypatch.context() as only:
         only.setattr(isa, "ISA_LEVELS", {"x86-64-v3": lowest})
-        made = build_all(os.environ.get("CXX", "g++"), one / "built")
-    assert [file.name for file in made] == ["norms-x86-64-v3.so", "fp32_gemm-x86-64-v3.so"]
-    monkeypatch.setattr(isa, "HERE", one)
+        files = build_all(os.environ.get("CXX", "g++"), package / "built")
+    assert [file.name for file in files] == ["norms-x86-64-v3.so", "fp32_gemm-x86-64-v3.so"]
+    monkeypatch.setattr(isa, "HERE", package)
     monkeypatch.setattr(native.shutil, "which", lambda name: None)
     monkeypatch.delenv("CXX", raising=False)
     other = native.load_kernels(tmp_path / "unused")
@@ -88,7 +84,7 @@ def _norm(kernels: NormKernels, x: torch.Tensor) -> torch.Tensor:
     return kernels.norm(x.contiguous(memory_format=torch.channels_last), slope=0.0, pad=1)[0]
 
 
-def test_torch_keeps_to_the_level_too():
+def test_the_level_applies_to_torch():
     code = "import velogan, os; print(os.environ['ATEN_CPU_CAPABILITY'], os.environ['ONEDNN_MAX_CPU_ISA'])"
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("ATEN_", "ONEDNN_"))}
     for level in ISA_LEVELS:
@@ -102,7 +98,7 @@ def test_torch_keeps_to_the_level_too():
         assert done.stdout.startswith("avx2 AVX2" if level == "x86-64-v3" else "avx512 AVX512_CORE")
 
 
-def test_a_library_knows_nothing_of_torch_and_python(tmp_path: Path):
+def test_a_library_does_not_depend_on_torch_and_python(tmp_path: Path):
     """So one wheel serves all versions of both: it is loaded here without either."""
     if native.load_kernels(tmp_path) is None:
         pytest.skip("there is no g++")

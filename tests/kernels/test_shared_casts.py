@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from velogan.kernels import shared_casts
-from velogan.kernels.shared_casts import SharedCastConvolutions, fits_shared_cast
+from velogan.kernels.shared_casts import SharedCastConvolutions
 
 
 class _Net(nn.Module):
@@ -54,7 +54,7 @@ def net() -> _Net:
     return _Net()
 
 
-def test_passes_on_other_streams_share_no_cast(net: _Net, monkeypatch: pytest.MonkeyPatch):
+def test_passes_on_different_streams_share_no_cast(net: _Net, monkeypatch: pytest.MonkeyPatch):
     streams = iter((1, 1, 1, 2, 2, 2))
     monkeypatch.setattr(shared_casts, "_stream", lambda weights: next(streams))
     with torch.autocast("cpu", dtype=torch.bfloat16), _Casts() as casts:
@@ -68,8 +68,8 @@ def _image(seed: int = 0) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def _trained(net: _Net, compute: Any, *, passes: int = 2) -> tuple[list[Tensor], Tensor]:
-    """Gradients of the weights after some passes, and that of the first image."""
+def _gradients(net: _Net, compute: Any, *, passes: int = 2) -> tuple[list[Tensor], Tensor]:
+    """Return the gradients of the weights after some passes, and that of the first image."""
     net.zero_grad()
     images = [_image(seed).requires_grad_() for seed in range(passes)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -81,16 +81,16 @@ def _trained(net: _Net, compute: Any, *, passes: int = 2) -> tuple[list[Tensor],
     return [p.grad for p in net.parameters() if p.grad is not None], images[0].grad
 
 
-def test_gradients_are_those_of_autocast_in_float32_and_laid_out_like_the_weights(net: _Net):
-    (seen, image), (wanted, image_wanted) = _trained(net, net), _trained(net, net.plain)
-    assert len(seen) == len(wanted) == 3
-    for mine, other, weight in zip(seen, wanted, net.parameters()):
-        torch.testing.assert_close(mine, other, rtol=0.01, atol=1e-3)
-        assert (mine.dtype, mine.stride()) == (torch.float32, weight.stride())
-    torch.testing.assert_close(image, image_wanted, rtol=0.02, atol=1e-3)
+def test_gradients_equal_autocast_s_in_the_type_and_layout_of_the_weights(net: _Net):
+    (actual, image), (expected, expected_image) = _gradients(net, net), _gradients(net, net.plain)
+    assert len(actual) == len(expected) == 3
+    for grad, other, weight in zip(actual, expected, net.parameters()):
+        torch.testing.assert_close(grad, other, rtol=0.01, atol=1e-3)
+        assert (grad.dtype, grad.stride()) == (torch.float32, weight.stride())
+    torch.testing.assert_close(image, expected_image, rtol=0.02, atol=1e-3)
 
 
-def test_gradients_of_several_passes_add_up_in_float32(net: _Net):
+def test_sums_gradients_of_passes_in_float32(net: _Net):
     for number in (1, 3):
         singles = []
         for seed in range(number):
@@ -98,12 +98,12 @@ def test_gradients_of_several_passes_add_up_in_float32(net: _Net):
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 (net(_image(seed)).float() ** 2).mean().backward()
             singles.append([p.grad for p in net.parameters()])
-        together, _ = _trained(net, net, passes=number)
-        for mine, parts in zip(together, zip(*singles)):
-            assert torch.equal(mine, torch.stack([part for part in parts if part is not None]).sum(0))
+        together, _ = _gradients(net, net, passes=number)
+        for grad, parts in zip(together, zip(*singles)):
+            assert torch.equal(grad, torch.stack([part for part in parts if part is not None]).sum(0))
 
 
-def test_passes_of_a_phase_share_one_cast_and_gradients_become_float32_by_one_operation(net: _Net):
+def test_passes_share_one_cast_and_one_operation_casts_gradients_back(net: _Net):
     x = _image().bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16), _Casts() as casts:
         first, second = net(x), net(x)
@@ -115,44 +115,44 @@ def test_passes_of_a_phase_share_one_cast_and_gradients_become_float32_by_one_op
     assert casts.alone == 2  # of the gradients of the two results
 
 
-def test_an_update_is_seen_and_no_cast_outlives_its_graph(net: _Net, monkeypatch: pytest.MonkeyPatch):
-    made: list[Any] = []
+def test_an_update_needs_a_new_cast_and_casts_end_with_their_graph(net: _Net, monkeypatch: pytest.MonkeyPatch):
+    casts: list[Any] = []
     init = shared_casts._Cast.__init__
 
-    def counted(self: Any, *args: Any) -> None:
-        made.append(weakref.ref(self))
+    def record(self: Any, *args: Any) -> None:
+        casts.append(weakref.ref(self))
         init(self, *args)
 
-    monkeypatch.setattr(shared_casts._Cast, "__init__", counted)
+    monkeypatch.setattr(shared_casts._Cast, "__init__", record)
     gc.disable()  # its end must not wait for the collector
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out = net(_image())
-            assert made[0]() is not None
+            assert casts[0]() is not None
             with torch.no_grad():
                 net.down.weight.mul_(2)
             assert not torch.equal(net(_image()), out)  # while the first graph is still there
-            before = len(made)
+            before = len(casts)
             with torch.no_grad():
                 net(_image())
                 net(_image())
-            assert len(made) == before + 2  # each ends with its pass
+            assert len(casts) == before + 2  # each ends with its pass
         out.float().sum().backward()
         del out
-        assert [one() for one in made] == [None] * len(made)
+        assert [cast() for cast in casts] == [None] * len(casts)
     finally:
         gc.enable()
 
 
-def test_streams_do_not_share_casts_and_frozen_weights_get_no_gradient(net: _Net):
+def test_without_autocast_s_cache_casts_are_not_shared(net: _Net):
     x = _image()
     with torch.autocast("cpu", dtype=torch.bfloat16), _Casts() as casts:
         torch.set_autocast_cache_enabled(False)
         try:
-            kept = net(x), net(x)
+            results = net(x), net(x)
         finally:
             torch.set_autocast_cache_enabled(True)
-        assert casts.together == len(kept) == 2
+        assert casts.together == len(results) == 2
     net.requires_grad_(False)
     x.requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -161,16 +161,9 @@ def test_streams_do_not_share_casts_and_frozen_weights_get_no_gradient(net: _Net
     assert all(p.grad is None for p in net.parameters())
 
 
-def test_without_autocast_it_is_the_layer(net: _Net):
+def test_without_autocast_it_equals_the_layers(net: _Net):
     other = deepcopy(net.down), deepcopy(net.up)
     net(_image()).square().sum().backward()
     other[1](other[0](_image())).square().sum().backward()
-    for mine, wanted in ((net.down, other[0]), (net.up, other[1])):
-        torch.testing.assert_close(mine.weight.grad, wanted.weight.grad)
-
-
-def test_what_is_no_plain_convolution_is_left_alone():
-    normalised = nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 4, 3))
-    others = [nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), nn.Conv2d(3, 4, 3, padding="same"), nn.ReLU()]
-    assert not any(map(fits_shared_cast, (normalised, *others)))
-    assert fits_shared_cast(nn.Conv2d(3, 4, 3))
+    for layer, expected in ((net.down, other[0]), (net.up, other[1])):
+        torch.testing.assert_close(layer.weight.grad, expected.weight.grad)
