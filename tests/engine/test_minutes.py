@@ -103,7 +103,7 @@ def test_a_run_in_minutes_goes_on_by_its_clock() -> None:
 
 def test_a_run_whose_start_took_all_its_minutes_makes_one_step() -> None:
     play = _Play()
-    play.trainer.clock.start(ago=90)
+    play.trainer.clock.start(elapsed=90)
     play.run("1 minutes")
     assert play.trainer.images == 1
 

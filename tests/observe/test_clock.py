@@ -79,7 +79,7 @@ def test_it_may_start_as_of_some_seconds_ago() -> None:
     now = Now()
     clock = Clock(now)
     clock.load_state_dict({"seconds": 10})
-    clock.start(ago=4)
+    clock.start(elapsed=4)
     now.seconds += 1
-    clock.start(ago=100)
+    clock.start(elapsed=100)
     assert clock.seconds == 15

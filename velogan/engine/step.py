@@ -121,7 +121,7 @@ class Step:
         return losses
 
     def check(self) -> None:
-        """With a deferred check, wait for the device. Raises NonFiniteError if a step since the start was broken."""
+        """Wait for the device, with a deferred check. Raises NonFiniteError if a step since the start was broken."""
         if self.latch is not None:
             self.latch.check()
 

@@ -33,7 +33,7 @@ def load_kernels(cache: Path) -> NormKernels | None:
 
 
 def load_library(name: str, *, cache: Path) -> ctypes.CDLL | None:
-    """A library of `isa.LIBRARIES`: of the wheel, or else compiled for this machine by g++ and kept in `cache`.
+    """Load a library of `isa.LIBRARIES`: that of the wheel, or compiled for this machine by g++ and stored in `cache`.
 
     None if there is neither. ValueError if other users may write to `cache` or the library (`files.private_folder`), or
     if the setting of a level is wrong.

@@ -95,8 +95,8 @@ def check_operations(operations: Sequence[str], kinds: Sequence[Kind], *, space:
 def reject_operations(operations: Sequence[str], space: Space, *, network: str) -> None:
     """Raise ValueError if options of cells are set for a `network` without cells."""
     if operations or space != "paper":
-        given = f"operations={','.join(operations):.40}" if operations else f"space={space}"
-        raise ValueError(f"{given} is for cells, not {network}: set network=cells")
+        setting = f"operations={','.join(operations):.40}" if operations else f"space={space}"
+        raise ValueError(f"{setting} is for cells, not {network}: set network=cells")
 
 
 def count_blocks(operations: Sequence[str], space: Space = "paper") -> int:

@@ -115,7 +115,7 @@ def _projected(config: DiscriminatorConfig, *, patch: nn.Module | None) -> Proje
 def build_encoding_discriminator(
     config: DiscriminatorConfig, *, in_channels: int, fill: FillSlot | None = None
 ) -> Stage:
-    """A freshly initialised discriminator of encodings `(B, in_channels, H/4, W/4)`.
+    """Build a freshly initialised discriminator of encodings `(B, in_channels, H/4, W/4)`.
 
     Encodings are no pictures: for them `projected` is `basic`. The network is a PatchGAN without its first two
     convolutions, which reduce an image to a quarter of its side. A logit of `basic` sees 16x16 positions. After a

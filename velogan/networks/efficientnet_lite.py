@@ -47,7 +47,9 @@ class EfficientNetLite(nn.Module):
 
     def __init__(self, state: Mapping[str, Tensor] | None, *, variant: Variant) -> None:
         super().__init__()
-        self.ends = tuple(sum(_BLOCKS[variant][: stage + 1]) - 1 for stage in _MAPS)  # the last block of each stride
+        self.last_blocks = tuple(
+            sum(_BLOCKS[variant][: stage + 1]) - 1 for stage in _MAPS
+        )  # the last block of each stride
         self.widths = tuple(_CHANNELS[variant][stage] for stage in _MAPS)
         with torch.device("meta"):  # no random initial values: they would be replaced
             self.stem = _Conv(3, 32, 3, stride=2)
@@ -71,7 +73,7 @@ class EfficientNetLite(nn.Module):
         maps: list[Tensor] = []
         for number, block in enumerate(self.blocks):
             x = block(x)
-            if number in self.ends:
+            if number in self.stage_ends:
                 maps.append(x)
         return maps
 
@@ -108,11 +110,11 @@ def fold_batch_norms(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
             published, "_conv_head", "_bn1", "head"
         )
         for number in range(blocks):
-            there, here = f"_blocks.{number}.", f"blocks.{number}."
+            source, block = f"_blocks.{number}.", f"blocks.{number}."
             if number:  # the first block does not expand
-                state |= _fold_batch_norm(published, f"{there}_expand_conv", f"{there}_bn0", f"{here}expand")
-            state |= _fold_batch_norm(published, f"{there}_depthwise_conv", f"{there}_bn1", f"{here}depthwise")
-            state |= _fold_batch_norm(published, f"{there}_project_conv", f"{there}_bn2", f"{here}project")
+                state |= _fold_batch_norm(published, f"{source}_expand_conv", f"{source}_bn0", f"{block}expand")
+            state |= _fold_batch_norm(published, f"{source}_depthwise_conv", f"{source}_bn1", f"{block}depthwise")
+            state |= _fold_batch_norm(published, f"{source}_project_conv", f"{source}_bn2", f"{block}project")
         return state | {f"classifier.{kind}": published[f"_fc.{kind}"] for kind in ("weight", "bias")}
     except KeyError as error:
         raise ValueError(f"these are not the weights of an EfficientNet-Lite: {error} is missing") from None

@@ -75,9 +75,11 @@ def recognise(tensors: Mapping[str, Tensor], *, file: object) -> RecognisedNetwo
             state[name] = torch.zeros((), dtype=torch.long)
         elif name not in state:
             raise ValueError(f"{file}: the key {name!r} is missing for a {_description(header)}")
-        found, told = tuple(state[name].shape), tuple(described[name].shape)
-        if found != told:
-            raise ValueError(f"{file}: the key {name!r} has the shape {found}, and {told} in a {_description(header)}")
+        shape, expected = tuple(state[name].shape), tuple(described[name].shape)
+        if shape != expected:
+            raise ValueError(
+                f"{file}: the key {name!r} has the shape {shape}, and {expected} in a {_description(header)}"
+            )
     return RecognisedNetwork(header, {name: state[name] for name in described})
 
 
@@ -152,17 +154,17 @@ _NORMS = ("instance", "batch", "sync_batch", "none")
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights without wrappers' prefixes, in float32, without running statistics of old instance norms."""
     state = dict(tensors)
-    while wrapper := next((one for one in _WRAPPERS if all(name.startswith(one) for name in state)), None):
+    while wrapper := next((prefix for prefix in _WRAPPERS if all(name.startswith(prefix) for name in state)), None):
         state = {name.removeprefix(wrapper): value for name, value in state.items()}
     if all(name.startswith("net.") for name in state):
         state = {name.replace("net.", "model.", 1): value for name, value in state.items()}
-    kept = {}
+    weights = {}
     for name, value in state.items():
         layer, _, last = name.rpartition(".")
         if last in _STATISTICS and f"{layer}.weight" not in state:
             continue
-        kept[name] = value.float() if value.is_floating_point() else value
-    return kept
+        weights[name] = value.float() if value.is_floating_point() else value
+    return weights
 
 
 def _header(state: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -180,7 +182,7 @@ def _header(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _resnet(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    blocks = {found[1] for name in state if (found := re.match(r"model\.(\d+)\.conv_block\.", name))}
+    blocks = {match[1] for name in state if (match := re.match(r"model\.(\d+)\.conv_block\.", name))}
     if zeros := next((name for name in state if re.fullmatch(r"model\.\d+\.conv_block\.0\.weight", name)), None):
         raise ValueError(f"unexpected key {zeros!r}: its blocks pad with zeros, and ours by reflection")
     first = state["model.1.weight"]
@@ -258,7 +260,7 @@ def _size(state: Mapping[str, Tensor], name: str) -> tuple[int, ...]:
 
 
 def _last_convolution(state: Mapping[str, Tensor]) -> Tensor:
-    numbered = {int(found[1]): name for name in state if (found := re.fullmatch(r"model\.(\d+)\.weight", name))}
+    numbered = {int(match[1]): name for name in state if (match := re.fullmatch(r"model\.(\d+)\.weight", name))}
     return state[numbered[max(n for n, name in numbered.items() if state[name].ndim == 4)]]
 
 

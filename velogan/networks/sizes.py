@@ -151,9 +151,9 @@ def size_table(sizes: Sequence[NetworkSize], names: Sequence[str], *, side: int 
         return f"{name:<10} {parameters:>12,} {macs / 1e9:>8.2f} G {BYTES_PER_WEIGHT * parameters / 1e6:>9.3f} MB"
 
     lines = [f"{'generator':<10} {'parameters':>12} {'MACs':>10} {'bytes':>12}"]
-    lines += [line(name, one.parameters, one.macs) for name, one in zip(names, sizes)]
+    lines += [line(name, size.parameters, size.macs) for name, size in zip(names, sizes)]
     if len(sizes) > 1:
-        lines.append(line("together", sum(one.parameters for one in sizes), sum(one.macs for one in sizes)))
+        lines.append(line("together", sum(size.parameters for size in sizes), sum(size.macs for size in sizes)))
         times = sizes[-1].parameters / sizes[0].parameters
         lines.append(f"asymmetry: {names[-1]} has {times:.3f} times the bytes of {names[0]}")
     lines.append(f"MACs: multiplications for one picture of {side}x{side}")

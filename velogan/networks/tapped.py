@@ -52,8 +52,8 @@ def split_for_features(net: nn.Module) -> tuple[FeatureEncoder, Stage]:
     layers, first_block = [*encoder, *blocks, *decoder], len(encoder)
     _, *strided = (end for end, (_, layer) in enumerate(encoder, start=1) if isinstance(layer, nn.Conv2d))
     block_ends = {first_block + min(1, len(blocks)), first_block + min(len(blocks) // 2 + 1, len(blocks))}
-    ends = [*strided, *sorted(block_ends)]
-    stages = [OrderedDict(layers[start:end]) for start, end in zip([0, *ends], [*ends, None])]
+    stage_ends = [*strided, *sorted(block_ends)]
+    stages = [OrderedDict(layers[start:end]) for start, end in zip([0, *stage_ends], [*stage_ends, None])]
     *feature_stages, rest = [Stage(nn.Sequential(stage)) for stage in stages]
     return FeatureEncoder(feature_stages), rest
 

@@ -32,10 +32,10 @@ class Clock:
         """The same without overhead, for differences within this process."""
         return self.seconds - self._overhead
 
-    def start(self, *, ago: float = 0.0) -> None:
-        """Starts the clock, as of so many seconds `ago`; no effect if it runs."""
+    def start(self, *, elapsed: float = 0.0) -> None:
+        """Start the clock at `elapsed` seconds; no effect if it runs."""
         if self._since is None:
-            self._since = self._now() - ago
+            self._since = self._now() - elapsed
 
     def stop(self) -> None:
         """Stop the clock; no effect if it is stopped."""

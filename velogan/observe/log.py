@@ -223,7 +223,7 @@ def _read_id(file: Path) -> str | None:
 def _event_file_name(folder: Path) -> str:
     """Return a file name, usually the time, that sorts after those in `folder`: TensorBoard reads in this order."""
     earlier = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.iterdir())
-    last = max((int(found[1]) for found in earlier if found), default=0)
+    last = max((int(match[1]) for match in earlier if match), default=0)
     return f"events.out.tfevents.{max(int(time.time()), last + 1):010d}.velogan"
 
 

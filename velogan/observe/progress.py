@@ -128,5 +128,5 @@ def forecast(images: int, *, images_per_s: float, total: int | None, left_s: flo
 
 
 def printable(text: str) -> str:
-    """Return `text` as one line that is safe for a terminal: unprintable characters become escapes like \\n."""
+    r"""Return `text` as one line that is safe for a terminal: unprintable characters become escapes like \n."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

@@ -143,8 +143,8 @@ def load_weights(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def list_checkpoints(run: Path) -> list[Path]:
     """Return the checkpoints of a run, oldest first, including damaged but not incomplete ones."""
     folder = run / "checkpoints"
-    found = [path for path in folder.glob("[0-9]*") if path.name.isdecimal()] if folder.is_dir() else []
-    return sorted(found, key=lambda path: int(path.name))
+    checkpoints = [path for path in folder.glob("[0-9]*") if path.name.isdecimal()] if folder.is_dir() else []
+    return sorted(checkpoints, key=lambda path: int(path.name))
 
 
 def latest_valid_checkpoint(run: Path) -> tuple[Path | None, dict[Path, str]]:

@@ -132,8 +132,8 @@ class SweepPlan(BaseModel):
         Raises ValueError if a setting is invalid, for `optuna` at the ends of its ranges.
         """
         if self.search == "optuna":
-            ends = [axis.values or (axis.low, axis.high) for axis in self.axes]
-            for values in itertools.islice(itertools.product(*ends), _MAX_TRIALS):
+            endpoints = [axis.values or (axis.low, axis.high) for axis in self.axes]
+            for values in itertools.islice(itertools.product(*endpoints), _MAX_TRIALS):
                 self.trial({axis.field: value for axis, value in zip(self.axes, values)}, 0)
             return []
         settings = self._settings()

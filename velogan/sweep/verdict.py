@@ -1,4 +1,4 @@
-"""Compare the settings of a sweep: does one differ from the best one by more than seeds do?"""
+"""Comparison of the settings of a sweep: whether one differs from the best one by more than seeds do."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def _start_clock(context: RunContext, trainer: Trainer, started_at: float) -> No
     length_s, prepared = trainer.length.seconds, context.preparation_s
     if length_s is None:
         return
-    trainer.clock.start(ago=time.monotonic() - started_at - prepared)
+    trainer.clock.start(elapsed=time.monotonic() - started_at - prepared)
     excluded = f"; the {duration(prepared)} of preparing images do not count" if prepared >= 1 else ""
     left = duration(max(length_s - trainer.clock.seconds, 0.0))
     context.display.print_line(f"ends in {left}, the last checkpoint and page included{excluded}")

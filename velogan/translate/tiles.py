@@ -112,8 +112,8 @@ def blend_tiles(
     tiles.
     """
     band: Tensor | None = None
-    ends = [*rows.starts[1:], rows.length]
-    for top, row_weights, end in zip(rows.starts, rows.weights, ends):
+    row_ends = [*rows.starts[1:], rows.length]
+    for top, row_weights, end in zip(rows.starts, rows.weights, row_ends):
         for left, column_weights in zip(columns.starts, columns.weights):
             tile = translate(top, left)
             if band is None:

@@ -124,5 +124,5 @@ def copy_weights(nets: Nets) -> dict[str, Weights]:
 
 def load_weights(nets: Nets, weights: Mapping[str, Weights]) -> None:
     """Load `weights` by role into `nets`."""
-    for role, mine in weights.items():
-        nets[role].load_state_dict(mine)
+    for role, state in weights.items():
+        nets[role].load_state_dict(state)

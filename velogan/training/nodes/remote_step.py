@@ -59,7 +59,7 @@ class RemoteStep:
         self._pending: list[Sequence[PostStepHook]] = []
         self._losses: dict[str, Tensor] = {}
         self._broken: NonFiniteError | None = None
-        self._own = {one.name: ModuleState.of(trainer, one.trains) for one in modules}
+        self._own = {phase.name: ModuleState.of(trainer, phase.trains) for phase in modules}
         self._states = dict.fromkeys(self._own, NodeState.EMPTY)
         self._exchange()
         trainer.step, trainer.loaders, trainer.draws = self, {"train": DummyLoader(self._epoch)}, {"train": 0}
@@ -94,7 +94,7 @@ class RemoteStep:
         | any         |                                           | it reports none, as it is new  | EMPTY       |
         | IDLE        |                                           | `_exchange`, when all are IDLE | AT_EXCHANGE |
         """
-        began = time.monotonic()
+        started_at = time.monotonic()
         while self._broken is None and (orders := self._orders(until)):
             for name, report in self._advance(orders).items():
                 self._losses |= {loss: torch.tensor(mean) for loss, mean in report.losses.items()}
@@ -113,7 +113,7 @@ class RemoteStep:
             if hook is not self._trainer.ema:  # nodes average what they train
                 hook.on_step_end(self._losses)
         if self._pending:
-            share = TARGET_ORDER_S / max(time.monotonic() - began, 1e-3)
+            share = TARGET_ORDER_S / max(time.monotonic() - started_at, 1e-3)
             self._piece = max(1, round(len(self._pending) * min(share, 2.0)))  # at most twice as many as before
         self._pending = []
 

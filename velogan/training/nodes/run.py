@@ -69,7 +69,7 @@ def train_on_nodes(
 ) -> Iterator[None]:
     """Let nodes, which `start` starts, compute the steps of `trainer` within the context."""
     every = str(config.train.exchange_every)
-    nodes = {one.name: (config, one.name, one.trains, (data.a.digest, data.b.digest)) for one in modules}
+    nodes = {phase.name: (config, phase.name, phase.trains, (data.a.digest, data.b.digest)) for phase in modules}
     size = sum(weight.nbytes for net in trainer.nets.values() for weight in net.parameters())
     print_line(f"nodes: {', '.join(nodes)}; networks are exchanged every {every}")
     with start(nodes, cuda=trainer.device.type == "cuda", memory=20 * size) as advance:
@@ -100,10 +100,10 @@ def start_actors(
         options: Any = {"num_cpus": 0, "scheduling_strategy": "SPREAD", "max_restarts": -1, "max_task_retries": 3}
         options["num_gpus"] = 1 / math.ceil(len(nodes) / has["GPU"]) if cuda else 0
         try:
-            for name, given in nodes.items():
+            for name, arguments in nodes.items():
                 actor = ray.remote(Node).options(name=name, **options)
-                actors[name] = actor.remote(*given, threads=max(1, int(has["CPU"]) // len(nodes)))
-            ray.get([one.__ray_ready__.remote() for one in actors.values()])
+                actors[name] = actor.remote(*arguments, threads=max(1, int(has["CPU"]) // len(nodes)))
+            ray.get([actor.__ray_ready__.remote() for actor in actors.values()])
             yield advance
         except RayError as error:
             raise OSError(f"the nodes of this training failed: {str(error).strip().splitlines()[-1]}") from error
