@@ -184,9 +184,7 @@ def to_search(config: Config, *, inner: str | None = None) -> Config:
     wrapped = config.method.model_dump() if inner in (None, config.method.kind) else inner
     hidden = generator.encoding if generator.has_stages else 4 * generator.channels
     cells = {"network": "cells", "operations": (), **RESNET_ONLY_DEFAULTS, "channels": max(hidden // 4, 4)}
-    discriminator_cells = (
-        {} if "projected" in discriminator.network else {"network": "cells", "operations": (), "antialias": False}
-    )
+    heads = {} if "projected" in discriminator.network else {"network": "cells", "operations": (), "antialias": False}
     return config.change(
         method={"kind": "searched", "inner": wrapped, "hidden": hidden},
         generator=cells,

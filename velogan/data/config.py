@@ -185,13 +185,13 @@ class DataConfig(BaseModel):
         return tuple(name for name in names if getattr(self, name.replace("_", "s_")) is not None)
 
     def read_options(self, letter: Letter) -> ReadOptions:
-        """How the pictures of domain A or B are read."""
+        """Return the options by which the pictures of domain A or B are read."""
         if letter == "A":
             return {"channels": self.channels_a, "value_range": self.range_a}
         return {"channels": self.channels_b, "value_range": self.range_b}
 
     def requested_range(self, letter: Letter) -> Range | WindowName | None:
-        """What is asked for the values of scans in domain A or B: numbers, a window, or nothing."""
+        """Return the requested value range of scans in domain A or B: numbers, a window, or None."""
         window = self.window[0 if letter == "A" else -1] if self.window else None
         return (self.range_a if letter == "A" else self.range_b) or window
 

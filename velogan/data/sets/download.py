@@ -43,10 +43,10 @@ def download(
     host: str | None = None,
     progress: Progress = lambda done, total: None,
 ) -> int:
-    """Writes the data set `name` to the new folder `directory` and returns how many pictures it has.
+    """Download the data set `name` to the new folder `directory`; return the number of its pictures.
 
     `progress` is called with the megabytes fetched, and all of them. The folder appears whole or not at all. Raises
-    ValueError where `directory` is there already or the archive is damaged, OSError where the host does not give it.
+    ValueError if `directory` exists or the archive is damaged, OSError if the download fails.
     """
     if directory.exists():
         raise ValueError(f"{directory} is there already: name another folder, or train on it with --data {directory}")
@@ -85,7 +85,7 @@ def _fetch(address: str, file: Path, progress: Progress) -> None:
 
 
 def _unpack(archive: Path, folder: Path, name: str) -> int:
-    """Writes the pictures of an archive. Hidden ones, and those elsewhere than in NAME/trainA, are left out."""
+    """Extract the pictures of an archive, except hidden ones and those outside NAME/trainA and its siblings."""
     wanted = re.compile(rf"{re.escape(name)}/((?:train|test)[AB])/([^./\\\0][^/\\\0]*)")
     count = 0
     with ZipFile(archive) as packed:
