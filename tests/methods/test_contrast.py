@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,13 @@ from velogan.cli import main
 from velogan.config import Config
 from velogan.methods.contrast import PATCHES, Contrast, ContrastObjective
 from velogan.networks.build import build_network
-from velogan.networks.generators import GeneratorConfig, build_generator, compose
+from velogan.networks.generators import GeneratorConfig, ResidualBlock, build_generator, compose
 from velogan.networks.outputs import apply_mask
 from velogan.networks.tapped import split_for_features
 from velogan.objectives.losses import (
     TEMPERATURE,
     gather_at,
     generator_adversarial_loss,
-    patch_nce_loss,
     sample_locations,
 )
 from velogan.store.checkpoint import load_weights
@@ -52,91 +51,70 @@ def _batch(objective: ContrastObjective, *, images: int = 2) -> Batch:
     return batch | {"uniform": torch.rand(objective.draws["train"], images, generator=random)}
 
 
-def test_the_contrast_is_the_formula_of_the_paper():
-    random = torch.Generator().manual_seed(0)
-    made, given = (nn.functional.normalize(torch.randn(2, 5, 7, generator=random), dim=2) for _ in range(2))
-    expected = 0.0
-    for image in range(2):
-        for patch in range(5):
-            alike = [math.exp(float(made[image, patch] @ given[image, other]) / TEMPERATURE) for other in range(5)]
-            expected -= math.log(alike[patch] / sum(alike)) / 10
-    assert float(patch_nce_loss(made, given)) == pytest.approx(expected, rel=1e-5)
-
-
-def test_places_are_different_and_all_may_be_taken():
+def test_sampled_locations_are_distinct_and_cover_the_image():
     draws = torch.rand(8, 500, generator=torch.Generator().manual_seed(0))
-    found = sample_locations(draws, 21)
-    assert found.shape == (500, 8)
-    assert all(len(set(row.tolist())) == 8 for row in found)
-    assert set(found.flatten().tolist()) == set(range(21))
-    assert sample_locations(torch.full((8, 1), 1 - 2**-24), 21)[0].tolist() == [
-        1,
-        4,
-        6,
-        9,
-        12,
-        14,
-        17,
-        20,
-    ]  # ends of the ranges
-    assert sample_locations(draws, 5)[0].tolist() == [0, 1, 2, 3, 4], "fewer than asked for: each once"
+    locations = sample_locations(draws, 21)
+    assert locations.shape == (500, 8)
+    assert all(len(set(row.tolist())) == 8 for row in locations)
+    assert set(locations.flatten().tolist()) == set(range(21))
+    last = sample_locations(torch.full((8, 1), 1 - 2**-24), 21)  # the ends of the ranges
+    assert last.flatten().tolist() == [1, 4, 6, 9, 12, 14, 17, 20]
+    assert sample_locations(draws, 5)[0].tolist() == [0, 1, 2, 3, 4]
     features = torch.arange(12.0).view(1, 2, 2, 3)
     assert gather_at(features, torch.tensor([[1, 3]])).tolist() == [[[1.0, 7.0], [3.0, 9.0]]]
 
 
 @pytest.mark.parametrize(("blocks", "taps"), [(9, [0, 1, 5]), (3, [0, 1, 2]), (1, [0, 1]), (0, [0])])
 @pytest.mark.parametrize("config", [{}, {"antialias": "both", "padding": "reflect"}])
-def test_taps_are_where_the_paper_has_them_and_the_parts_are_the_generator(
+def test_features_are_those_of_the_paper_and_the_parts_compose_the_generator(
     blocks: int, taps: list[int], config: dict[str, Any]
 ):
     net = build_generator(GeneratorConfig(channels=2, blocks=blocks, **config))
-    before, behind = split_for_features(net)
+    encoder, rest = split_for_features(net)
     x = torch.rand(1, 3, SIDE, SIDE) * 2 - 1
-    seen, ends = [], [stage.model[-1] for stage in before.stages]  # pyright: ignore
+    expected, ends = [], [stage.model[-1] for stage in encoder.stages]  # pyright: ignore
     for layer in net.model.children():  # pyright: ignore
-        layer.register_forward_hook(lambda layer, given, out: seen.append(out) if layer in ends else None)
-    expected = net(x)
-    found = before(x)
-    assert [sum(type(one).__name__ == "ResidualBlock" for one in stage.modules()) for stage in before.stages][2:] == [
-        b - a for a, b in zip([0, *taps[1:]], taps[1:])
-    ] or blocks == 0
+        layer.register_forward_hook(lambda layer, inputs, out: expected.append(out) if layer in ends else None)
+    output = net(x)
+    features = encoder(x)
+    counts = [sum(isinstance(layer, ResidualBlock) for layer in stage.modules()) for stage in encoder.stages]
+    assert counts[2:] == [b - a for a, b in pairwise([0, *taps[1:]])] or blocks == 0
     assert [isinstance(end, nn.Conv2d) for end in ends[:2]] == [True, True]
-    for mine, theirs in zip(found, seen[: len(ends)], strict=True):
-        assert torch.equal(mine, theirs)
-    assert torch.equal(behind(found[-1]), expected)
-    assert list(compose(*before.stages, behind).state_dict()) == list(net.state_dict())
+    assert all(map(torch.equal, features, expected[: len(ends)]))
+    assert torch.equal(rest(features[-1]), output)
+    assert list(compose(*encoder.stages, rest).state_dict()) == list(net.state_dict())
 
 
 @pytest.mark.parametrize("output", ["image", "mask"])
 @pytest.mark.parametrize("batched", [False, True])
-def test_the_generators_loss_written_out(output: str, batched: bool, tiny_config: Callable[..., Config]):
+def test_generator_loss_by_its_definition(output: str, batched: bool, tiny_config: Callable[..., Config]):
     config = _config(tiny_config, output=output, contrast=2.0, identity=0.5, gan="hinge")
     objective, nets = _objective(config, batched=batched), _nets(config)
     batch = _batch(objective)
     out = objective.generator_loss(nets, batch, {})
-    before, behind, heads = nets["E_A"], nets["R_A"], nets["H_A"]
+    encoder, rest, heads = nets["E_A"], nets["R_A"], nets["H_A"]
 
-    def translated(x: Tensor) -> Tensor:
-        made = behind(before(x)[-1])
-        return apply_mask(made, x) if output == "mask" else made
+    def translate(x: Tensor) -> Tensor:
+        outputs = rest(encoder(x)[-1])
+        return apply_mask(outputs, x) if output == "mask" else outputs
 
-    def contrast(made: Tensor, given: Tensor) -> Tensor:
+    def contrastive_loss(outputs: Tensor, inputs: Tensor) -> Tensor:
         losses = []
-        drawn = batch["uniform"][-5 * PATCHES :]
-        for tap, (one, other) in enumerate(zip((made, *before(made)), (given, *before(given)), strict=True)):
-            where = sample_locations(drawn[tap * PATCHES :][:PATCHES], one.shape[2] * one.shape[3])
-            mine, theirs = (heads.heads[tap](gather_at(x, where)) for x in (one, other))  # pyright: ignore
-            mine, theirs = (x / x.norm(dim=2, keepdim=True) for x in (mine, theirs))
-            logits = mine @ theirs.mT / 0.07
-            wanted = torch.arange(logits.shape[1]).expand(len(logits), -1)
-            losses.append(nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten()))
+        draws = batch["uniform"][-5 * PATCHES :]
+        for tap, maps in enumerate(zip((outputs, *encoder(outputs)), (inputs, *encoder(inputs)), strict=True)):
+            locations = sample_locations(draws[tap * PATCHES :][:PATCHES], maps[0].shape[2] * maps[0].shape[3])
+            projected = [heads.heads[tap](gather_at(x, locations)) for x in maps]  # pyright: ignore
+            queries, keys = (x / x.norm(dim=2, keepdim=True) for x in projected)
+            logits = queries @ keys.mT / TEMPERATURE
+            targets = torch.arange(logits.shape[1]).expand(len(logits), -1)
+            losses.append(nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()))
         return torch.stack(losses).mean()
 
-    fake, same = translated(batch["A"]), translated(batch["B"])
+    fake, identity = translate(batch["A"]), translate(batch["B"])
     expected = {
         "adversarial_a": generator_adversarial_loss(nets["D_A"](fake), kind="hinge"),
-        "contrast_a": contrast(fake, batch["A"]) * 2.0 / 1.5,
-        "identity_a": contrast(same, batch["B"]) * 2.0 * 0.5 / 1.5,
+        "contrast_a": contrastive_loss(fake, batch["A"]) * 2.0 / 1.5,
+        "identity_a": contrastive_loss(identity, batch["B"]) * 2.0 * 0.5 / 1.5,
     }
     assert set(out.logged) == set(expected)
     for name, value in expected.items():
@@ -145,16 +123,16 @@ def test_the_generators_loss_written_out(output: str, batched: bool, tiny_config
     assert torch.equal(out.cache["fake_b"], objective.translate(nets, objective.directions[0], batch["A"])) or batched
 
 
-def test_heads_and_both_parts_learn_from_the_contrast_alone(tiny_config: Callable[..., Config]):
+def test_the_contrastive_loss_trains_encoder_rest_and_heads(tiny_config: Callable[..., Config]):
     config = _config(tiny_config, direction="both")
     objective, nets = _objective(config), _nets(config)
     terms = objective.generator_loss(nets, _batch(objective), {}).logged
     (terms["contrast_a"] + terms["identity_b"]).backward()
     for name in ("E_A", "R_A", "H_A", "E_B", "R_B", "H_B"):
         for weight, value in nets[name].named_parameters():
-            moved = value.grad is not None and bool(value.grad.abs().sum() > 0)
-            before_a_norm = weight.endswith("bias") and not name.startswith("H")  # the norm takes it away again
-            assert moved or before_a_norm, (name, weight)
+            has_gradient = value.grad is not None and bool(value.grad.abs().sum() > 0)
+            is_before_norm = weight.endswith("bias") and not name.startswith("H")  # the norm cancels it
+            assert has_gradient or is_before_norm, (name, weight)
     assert all(value.grad is None for value in nets["D_A"].parameters())
 
 
@@ -179,15 +157,15 @@ def test_bf16_and_the_native_kernels_are_near_float32(tiny_config: Callable[...,
         ({"discriminator": {"network": "projected"}, "method": {"source_as_fake_fraction": 0.1}}, "is for PatchGANs"),
     ],
 )
-def test_what_does_not_suit_is_refused(changes: dict[str, Any], message: str, tiny_config: Callable[..., Config]):
+def test_rejects_unsuitable_networks(changes: dict[str, Any], message: str, tiny_config: Callable[..., Config]):
     changes = {**changes, "method": {"kind": "contrast", **changes.get("method", {})}}
     with pytest.raises(ValueError, match=message):
         tiny_config(**changes)
 
 
-def test_the_whole_job_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    run, words = tmp_path / "run", "--data.render-count 6 --data.render-test 2 --generator.channels 4 --json"
-    small = f"{words} --generator.blocks 2 --discriminator.channels 4 --image-size 32 --engine.threads 1 --images 4"
+def test_train_evaluate_export_and_start_from_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run, flags = tmp_path / "run", "--data.render-count 6 --data.render-test 2 --generator.channels 4 --json"
+    small = f"{flags} --generator.blocks 2 --discriminator.channels 4 --image-size 32 --engine.threads 1 --images 4"
     assert main(["train", "contrast", "--data", "apples2oranges", "--out", str(run), *small.split()]) == 0
     trained = json.loads(capsys.readouterr().out.splitlines()[-1])
     files = {file.stem: file for file in Path(trained["checkpoint"]).glob("*.safetensors")}
@@ -205,6 +183,6 @@ def test_the_whole_job_by_the_command_line(tmp_path: Path, capsys: pytest.Captur
     assert main(["export", str(run), str(exported), "--format", "reference"]) == 0
     assert exported.is_file()
     capsys.readouterr()
-    again = ["--start", str(run), "--out", str(tmp_path / "more")]
-    assert main(["train", "contrast", "--data", "apples2oranges", *again, *small.split()]) == 0
+    start = ["--start", str(run), "--out", str(tmp_path / "more")]
+    assert main(["train", "contrast", "--data", "apples2oranges", *start, *small.split()]) == 0
     assert "starts with D_A, G_A, H_A of" in capsys.readouterr().err

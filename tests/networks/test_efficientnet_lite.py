@@ -40,7 +40,7 @@ def published(variant: Variant) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("variant", "count", "blocks"), [("lite0", 4_652_008, 16), ("lite1", 5_416_680, 21), ("lite2", 6_092_072, 21)]
 )
-def test_size_strides_and_widths_are_the_published_ones(variant: Variant, count: int, blocks: int) -> None:
+def test_published_sizes_strides_and_widths(variant: Variant, count: int, blocks: int) -> None:
     state = published(variant)
     trained = (".running_mean", ".running_var", ".num_batches_tracked")
     assert sum(value.numel() for name, value in state.items() if not name.endswith(trained)) == count
@@ -48,7 +48,7 @@ def test_size_strides_and_widths_are_the_published_ones(variant: Variant, count:
     assert (len(net.blocks), net.ends[-1]) == (blocks, blocks - 1)
     images = (torch.rand(2, 3, 72, 50) * 2 - 1).requires_grad_()
     maps = net.features(images)
-    assert [tuple(one.shape) for one in maps] == [
+    assert [tuple(features.shape) for features in maps] == [
         (2, width, -(-72 // stride), -(-50 // stride)) for width, stride in zip(net.widths, (4, 8, 16, 32))
     ]
     maps[0].sum().backward()
@@ -59,7 +59,7 @@ def test_size_strides_and_widths_are_the_published_ones(variant: Variant, count:
     assert not any(weight.requires_grad for weight in net.parameters())
 
 
-def _plainly(state: dict[str, Tensor], images: Tensor) -> Iterator[Tensor]:
+def _apply_published(state: dict[str, Tensor], images: Tensor) -> Iterator[Tensor]:
     """The stem and the first two blocks by the published weights, norm by norm."""
 
     def layer(x: Tensor, conv: str, norm: str, *, stride: int = 1, padding: int = 0, groups: int = 1) -> Tensor:
@@ -78,23 +78,19 @@ def _plainly(state: dict[str, Tensor], images: Tensor) -> Iterator[Tensor]:
     yield layer(x, "_blocks.1._project_conv", "_blocks.1._bn2")
 
 
-def test_folded_weights_compute_what_the_published_ones_do() -> None:
+def test_folded_weights_equal_the_published_ones() -> None:
     state = published("lite0")
     net = EfficientNetLite(fold_batch_norms(state), variant="lite0")
-    seen: list[Tensor] = []
-
-    def record(_module: nn.Module, _inputs: tuple[Tensor, ...], out: Tensor) -> None:
-        seen.append(out)
-
+    outputs: list[Tensor] = []
     for block in list(net.blocks)[:2]:
-        block.register_forward_hook(record)
+        block.register_forward_hook(lambda module, inputs, out: outputs.append(out))
     images = torch.rand(1, 3, 32, 32) * 2 - 1
     net.features(images)
-    for found, expected in zip(seen, _plainly(state, images)):
-        assert torch.allclose(found, expected, atol=1e-5)
+    for output, expected in zip(outputs, _apply_published(state, images)):
+        assert torch.allclose(output, expected, atol=1e-5)
 
 
-def test_refuses_other_weights() -> None:
+def test_rejects_other_weights() -> None:
     state = published("lite0")
     with pytest.raises(ValueError, match=r"not the weights of EfficientNet-Lite1"):
         EfficientNetLite(fold_batch_norms(state), variant="lite1")

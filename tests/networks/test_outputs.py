@@ -28,21 +28,19 @@ def _build(**fields: Any) -> nn.Module:
     return build_generator(GeneratorConfig(channels=2, blocks=1, **fields))
 
 
-def test_detail_of_the_input_fades_where_it_changes():
+def test_detail_of_the_input_fades_with_the_mean_change_over_channels():
     x, before = torch.tensor([[0.5, 0.5, 0.5, 0.5]]), torch.tensor([[0.3, 0.3, 0.3, 0.3]])
     after = before + torch.tensor([[0.0, 0.15, -0.3, 0.6]])
     x, after, before = (row.expand(1, 3, 1, 4) for row in (x, after, before))
-    given = apply_change(x, after=after, before=before)
-    torch.testing.assert_close(given[0, 0], torch.tensor([[0.5, 0.45 + 0.1, 0.0, 0.9]]))
+    outputs = apply_change(x, after=after, before=before)
+    torch.testing.assert_close(outputs[0, 0], torch.tensor([[0.5, 0.45 + 0.1, 0.0, 0.9]]))
+    x, before, after = torch.zeros(1, 3, 1, 1), torch.full((1, 3, 1, 1), -0.2), torch.full((1, 3, 1, 1), -0.2)
+    after[0, 1] += 0.45  # a mean of half of FULL_REPLACE_AT
+    outputs = apply_change(x, after=after, before=before)
+    torch.testing.assert_close(outputs[0, 0], torch.full((1, 1), -0.2 + 0.5 * 0.2))
 
 
-def test_how_much_changes_is_a_mean_over_channels():
-    x, before, after = torch.zeros(1, 3, 1, 1), torch.zeros(1, 3, 1, 1) - 0.2, torch.zeros(1, 3, 1, 1) - 0.2
-    after[0, 1] += 0.45  # a third of it is half of what replaces everything
-    torch.testing.assert_close(apply_change(x, after=after, before=before)[0, 0], torch.full((1, 1), -0.2 + 0.5 * 0.2))
-
-
-def test_a_change_generator_changes_the_image_as_what_is_decoded_changes():
+def test_a_change_generator_applies_the_decoded_change():
     torch.manual_seed(0)
     net = initialise(_build(output="change", decoder="simple"), gain=0.5)
     assert isinstance(net, ChangeGenerator)
@@ -52,8 +50,8 @@ def test_a_change_generator_changes_the_image_as_what_is_decoded_changes():
     expected = apply_change(images, after=decoder(translator(encoded)), before=decoder(encoded))
     assert expected.abs().max() > 1
     torch.testing.assert_close(net(images), expected.clamp(-1, 1))
-    twice = net.map_parts(lambda stage: nn.Sequential(stage))
-    assert torch.equal(twice(images), net(images))
+    mapped = net.map_parts(lambda stage: nn.Sequential(stage))
+    assert torch.equal(mapped(images), net(images))
     with pytest.raises(ValueError, match=r"output=change takes the difference.*: set decoder=simple, or norm=none"):
         GeneratorConfig(output="change")
 
@@ -61,15 +59,14 @@ def test_a_change_generator_changes_the_image_as_what_is_decoded_changes():
 @pytest.mark.parametrize(
     ("mask", "expected"),
     [(-1.0, [0.5, -0.5]), (0.0, [0.4, 0.0]), (1.0, [0.3, 0.5])],
-    ids=["nowhere", "half", "everywhere"],
 )
-def test_a_picture_replaces_the_input_where_the_mask_is_high(mask: float, expected: list[float]):
+def test_the_mask_blends_input_and_image(mask: float, expected: list[float]):
     x = torch.tensor([0.5, -0.5]).view(1, 2, 1, 1)
-    made = torch.tensor([0.3, 0.5, mask]).view(1, 3, 1, 1)
-    assert apply_mask(made, x).flatten().tolist() == pytest.approx(expected)
+    outputs = torch.tensor([0.3, 0.5, mask]).view(1, 3, 1, 1)
+    assert apply_mask(outputs, x).flatten().tolist() == pytest.approx(expected)
 
 
-def test_the_guided_filter_is_that_of_the_paper_window_by_window():
+def test_the_guided_filter_equals_the_paper_window_by_window():
     mask, guide = torch.rand(2, 1, 17, 20), torch.rand(2, 1, 17, 20) * 2 - 1
     slopes, offsets = torch.zeros(2, 17, 20), torch.zeros(2, 17, 20)
 
@@ -93,62 +90,64 @@ def test_the_guided_filter_is_that_of_the_paper_window_by_window():
     torch.testing.assert_close(guided_filter(mask, guide), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_a_mask_ends_where_the_input_has_an_edge():
+def test_a_mask_is_aligned_with_an_edge_of_the_input():
     x = torch.where(torch.arange(32) < 16, 0.9, -0.5).repeat(1, 3, 32, 1)
     mask = torch.where(torch.arange(32) < 13, -1.0, 1.0).expand(1, 1, 32, 32)  # three pixels too far
     x.requires_grad_()
-    given = apply_mask(torch.cat([torch.zeros(1, 3, 32, 32), mask], 1), x)
-    share = (1 - given / x).detach()[0, 0, 16]
-    assert share[15] < 0.6 < 0.9 < share[16]  # both were 1
+    outputs = apply_mask(torch.cat([torch.zeros(1, 3, 32, 32), mask], 1), x)
+    share = (1 - outputs / x).detach()[0, 0, 16]
+    assert share[15] < 0.6 < 0.9 < share[16]  # both were 1 in the mask
     assert share[0] == 0
-    given.sum().backward()
+    outputs.sum().backward()
     assert x.grad is not None
-    torch.testing.assert_close(x.grad[0, 0, 16], 1 - share)  # none by the guide
+    torch.testing.assert_close(x.grad[0, 0, 16], 1 - share)  # no gradient through the guide
 
 
-def test_fine_detail_stays_where_it_changes_little():
+def test_suppresses_weak_changes_of_fine_detail():
     x = torch.rand(2, 3, 24, 24) - 0.5
     stripes = (torch.arange(24) % 4 < 2) * 1.0 - 0.5
     ramp = torch.linspace(-0.5, 0.5, 24).view(-1, 1)
-    torch.testing.assert_close(suppress_fine_detail(x + 0.2, x), x + 0.2)  # brightness is no detail
-    torch.testing.assert_close(suppress_fine_detail(x + stripes, x), x + stripes)  # large detail is taken over
+    torch.testing.assert_close(suppress_fine_detail(x + 0.2, x), x + 0.2)  # brightness is not detail
+    torch.testing.assert_close(suppress_fine_detail(x + stripes, x), x + stripes)  # strong detail is applied
     inner = (..., slice(8, 16), slice(8, 16))
     torch.testing.assert_close(suppress_fine_detail(x + ramp, x)[inner], (x + ramp)[inner])
     faint = 0.02 * torch.tensor([1.0, -1.0]).repeat(12)
-    (taken,) = (suppress_fine_detail(x + faint, x) - x).abs()[inner].unique(sorted=False).round(decimals=4).unique()
-    assert taken == pytest.approx(0.02 * 0.02 / FULL_DETAIL_AT, abs=5e-5)
+    (applied,) = (suppress_fine_detail(x + faint, x) - x).abs()[inner].unique(sorted=False).round(decimals=4).unique()
+    assert applied == pytest.approx(0.02 * 0.02 / FULL_DETAIL_AT, abs=5e-5)
     both = suppress_fine_detail(x + ramp + faint, x)[inner] - (x + ramp)[inner]
     assert both.abs().max() < 0.006
 
 
-def test_a_mask_keeps_detail_when_it_is_trained():
+def test_a_mask_generator_suppresses_fine_detail_in_eval_mode():
     net = _build(output="mask")
     assert isinstance(net, MaskGenerator)
     images = torch.rand(2, 3, 16, 16) * 2 - 1
-    made = apply_mask(net.net(images), images)
-    assert torch.equal(net(images), made)
+    outputs = apply_mask(net.net(images), images)
+    assert torch.equal(net(images), outputs)
     net.eval()
-    assert torch.equal(net(images), suppress_fine_detail(made, images))
-    twice = net.map_parts(lambda inner: nn.Sequential(inner))
-    assert torch.equal(twice(images), net(images))
-    assert suppress_fine_detail(made[..., :4, :4], images[..., :4, :4]).shape == (2, 3, 4, 4)
+    assert torch.equal(net(images), suppress_fine_detail(outputs, images))
+    mapped = net.map_parts(lambda inner: nn.Sequential(inner))
+    assert torch.equal(mapped(images), net(images))
+    assert suppress_fine_detail(outputs[..., :4, :4], images[..., :4, :4]).shape == (2, 3, 4, 4)
 
 
-def test_small_changes_are_hardly_taken_over():
+def test_suppresses_small_changes_in_eval_mode():
     x = torch.tensor([0.5, 0.5, -0.5]).expand(1, 2, 1, 3)
-    made = x + torch.tensor([0.03, -0.15, 0.6])
-    taken = torch.tensor([0.15 * 0.03, 0.75 * -0.15, 0.6])
-    torch.testing.assert_close(suppress_small_changes(made, x), x + taken)
-    apart = torch.stack([x[:, 0] + 0.3, x[:, 1]], 1)  # one channel alone: a mean of 0.15
-    torch.testing.assert_close(suppress_small_changes(apart, x)[0, :, 0], torch.stack([x[0, 0, 0] + 0.225, x[0, 1, 0]]))
+    outputs = x + torch.tensor([0.03, -0.15, 0.6])
+    applied = torch.tensor([0.15 * 0.03, 0.75 * -0.15, 0.6])
+    torch.testing.assert_close(suppress_small_changes(outputs, x), x + applied)
+    outputs = torch.stack([x[:, 0] + 0.3, x[:, 1]], 1)  # a change of one channel: a mean of 0.15
+    torch.testing.assert_close(
+        suppress_small_changes(outputs, x)[0, :, 0], torch.stack([x[0, 0, 0] + 0.225, x[0, 1, 0]])
+    )
     net = _build(output="keep")
     assert isinstance(net, KeepGenerator)
     images = torch.rand(2, 3, 16, 16) * 2 - 1
-    assert torch.equal(net(images), net.net(images))  # while it trains
+    assert torch.equal(net(images), net.net(images))  # in training mode
     net.eval()
     assert torch.equal(net(images), suppress_fine_detail(suppress_small_changes(net.net(images), images), images))
-    twice = net.map_parts(lambda inner: nn.Sequential(inner))
-    assert isinstance(twice, KeepGenerator)
-    assert torch.equal(twice(images), net(images))
+    mapped = net.map_parts(lambda inner: nn.Sequential(inner))
+    assert isinstance(mapped, KeepGenerator)
+    assert torch.equal(mapped(images), net(images))
     with pytest.raises(ValueError, match="output=keep keeps parts of the input, but A and B have 3 and 1 channel"):
         build_generator(GeneratorConfig(output="keep"), out_channels=1)

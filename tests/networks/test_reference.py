@@ -1,4 +1,4 @@
-"""Networks of the reference implementation and of CUT, from weights alone: equal to the last bit, and back."""
+"""Recognises networks of the reference implementation and of CUT from their weights, and converts back."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from velogan.networks.build import build_network
+from velogan.networks.discriminators import DiscriminatorConfig
+from velogan.networks.generators import GeneratorConfig
 from velogan.networks.pickles import read_tensors
 from velogan.networks.reference import recognise, reference_flags, to_reference
 from velogan.translate.weights import load_networks
@@ -26,7 +28,7 @@ def _load(name: str) -> ModuleType:
     return module
 
 
-theirs = _load("reference_networks")
+reference = _load("reference_networks")
 
 GENERATORS: list[tuple[str, dict[str, Any], dict[str, Any], int]] = [
     ("Resnet", {"blocks": 9}, {"blocks": 9, "norm": "instance", "dropout": False, "channels": 4}, 32),
@@ -52,17 +54,17 @@ DISCRIMINATORS: list[tuple[str, dict[str, Any], dict[str, Any], int]] = [
 
 
 def _rebuilt(state: dict[str, Tensor]) -> tuple[nn.Module, dict[str, Any]]:
-    found = recognise(state, file="it")
-    net = build_network(found.header)
-    net.load_state_dict(found.state)
-    return net.eval(), found.header
+    network = recognise(state, file="it")
+    net = build_network(network.header)
+    net.load_state_dict(network.state)
+    return net.eval(), network.header
 
 
 @pytest.mark.parametrize(("kind", "fields", "expected", "side"), GENERATORS + DISCRIMINATORS)
-def test_a_network_is_recognised_and_computes_the_same_to_the_last_bit(
+def test_recognised_networks_compute_the_same_bit_for_bit(
     kind: str, fields: dict[str, Any], expected: dict[str, Any], side: int, tmp_path: Path
 ):
-    original = theirs.trained(getattr(theirs, kind)(**fields))
+    original = reference.trained(getattr(reference, kind)(**fields))
     torch.save(original.state_dict(), tmp_path / "latest_net_X.pth")
     net, header = _rebuilt(read_tensors(tmp_path / "latest_net_X.pth"))
     assert {name: header["config"][name] for name in expected} == expected
@@ -72,8 +74,7 @@ def test_a_network_is_recognised_and_computes_the_same_to_the_last_bit(
         assert torch.equal(result, original(images))
     assert result.std() > 0.001
 
-    back = to_reference(recognise(original.state_dict(), file="it"))
-    original.load_state_dict(back)
+    original.load_state_dict(to_reference(recognise(original.state_dict(), file="it")))
     with torch.no_grad():
         assert torch.equal(result, original(images))
     flag = f"--norm{kind[0].replace('R', 'G').replace('P', 'D')}" if fields.get("blur") else "--norm"
@@ -82,29 +83,29 @@ def test_a_network_is_recognised_and_computes_the_same_to_the_last_bit(
 
 @pytest.mark.parametrize("kind", ["Resnet", "Unet", "Patch", "Pixel"])
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."])
-def test_old_statistics_and_wrappers_are_seen_through(kind: str, prefix: str):
-    net = getattr(theirs, kind)(norm="old instance")
-    plain, old = getattr(theirs, kind)().state_dict(), {f"{prefix}{name}": v for name, v in net.state_dict().items()}
+def test_ignores_old_statistics_and_prefixes_of_wrappers(kind: str, prefix: str):
+    net = getattr(reference, kind)(norm="old instance")
+    plain, old = getattr(reference, kind)().state_dict(), {f"{prefix}{name}": v for name, v in net.state_dict().items()}
     assert any("running_mean" in name for name in old)
-    found = recognise(old, file="it")
-    assert found.header["config"]["norm"] == "instance"
-    assert len(found.state) == len(plain)
-    assert found.parameters == sum(value.numel() for value in plain.values())
+    network = recognise(old, file="it")
+    assert network.header["config"]["norm"] == "instance"
+    assert len(network.state) == len(plain)
+    assert network.parameters == sum(value.numel() for value in plain.values())
 
 
-def test_batch_norm_older_than_the_count_of_batches_and_half_precision():
-    state = theirs.Resnet(norm="batch").state_dict()
+def test_adds_missing_batch_counts_and_converts_half_precision():
+    state = reference.Resnet(norm="batch").state_dict()
     old = {name: value.half() for name, value in state.items() if "num_batches" not in name}
-    found = recognise(old, file="it").state
-    assert found["model.2.num_batches_tracked"] == 0
-    assert all(value.dtype == torch.float32 for name, value in found.items() if "num_batches" not in name)
+    weights = recognise(old, file="it").state
+    assert weights["model.2.num_batches_tracked"] == 0
+    assert all(value.dtype == torch.float32 for name, value in weights.items() if "num_batches" not in name)
 
 
 def _changed(state: dict[str, Tensor], **changes: Tensor | None) -> dict[str, Tensor]:
     return {name: value for name, value in {**state, **changes}.items() if value is not None}
 
 
-RESNET = theirs.Resnet(blocks=1).state_dict()
+RESNET = reference.Resnet(blocks=1).state_dict()
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"conv.weight": torch.zeros(1)}, r"unexpected key 'conv.weight' of shape \(1,\)"),
     (_changed(RESNET, **{"model.2.weight": torch.zeros(4)}), "unexpected key 'model.2.weight'.*resnet of 1 blocks"),
@@ -123,7 +124,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("state", "message"), WRONG)
-def test_what_is_not_recognised_names_the_key(state: dict[str, Tensor], message: str):
+def test_rejects_unknown_networks_with_the_key(state: dict[str, Tensor], message: str):
     with pytest.raises(ValueError, match=message):
         recognise(state, file="it")
 
@@ -132,33 +133,29 @@ def test_what_is_not_recognised_names_the_key(state: dict[str, Tensor], message:
     ("header", "message"),
     [
         ({"network": "generator", "config": {"output": "mask"}}, "no generator with output=mask"),
-        ({"network": "generator", "config": {"decoder": "resize"}}, "no generator with decoder=resize"),
         ({"network": "generator", "config": {"padding": "reflect"}}, "no generator with padding=reflect"),
         ({"network": "generator", "config": {"network": "cells"}}, "no generator with network=cells"),
         ({"network": "discriminator", "config": {"norm": "spectral"}}, "no discriminator with norm=spectral"),
         ({"network": "projection", "config": {}}, "no projection"),
     ],
 )
-def test_what_the_reference_has_not_is_not_written(header: dict[str, Any], message: str):
-    from velogan.networks.discriminators import DiscriminatorConfig
-    from velogan.networks.generators import GeneratorConfig
-
+def test_rejects_networks_that_the_reference_lacks(header: dict[str, Any], message: str):
     kind = GeneratorConfig if header["network"] == "generator" else DiscriminatorConfig
     config = kind().model_dump(mode="json") | header["config"]
     with pytest.raises(ValueError, match=message):
         reference_flags({**header, "config": config, "in_channels": 3, "out_channels": 3})
 
 
-def test_a_folder_gives_its_latest_networks(tmp_path: Path):
+def test_loads_the_latest_networks_of_a_folder(tmp_path: Path):
     for epoch, seed in (("5", 1), ("10", 2), ("iter_3", 3)):
-        for role, net in (("G_A", theirs.Resnet(blocks=1)), ("D_A", theirs.Patch())):
-            torch.save(theirs.trained(net, seed).state_dict(), tmp_path / f"{epoch}_net_{role}.pth")
-    expected = theirs.trained(theirs.Resnet(blocks=1), 2).state_dict()
-    found = load_networks(tmp_path)
-    assert set(found) == {"G_A", "D_A"}
-    assert torch.equal(found["G_A"].state["model.1.weight"], expected["model.1.weight"])
-    torch.save(theirs.trained(theirs.Resnet(blocks=1), 9).state_dict(), tmp_path / "latest_net_G.pth")
+        for role, net in (("G_A", reference.Resnet(blocks=1)), ("D_A", reference.Patch())):
+            torch.save(reference.trained(net, seed).state_dict(), tmp_path / f"{epoch}_net_{role}.pth")
+    expected = reference.trained(reference.Resnet(blocks=1), 2).state_dict()
+    networks = load_networks(tmp_path)
+    assert set(networks) == {"G_A", "D_A"}
+    assert torch.equal(networks["G_A"].state["model.1.weight"], expected["model.1.weight"])
+    torch.save(reference.trained(reference.Resnet(blocks=1), 9).state_dict(), tmp_path / "latest_net_G.pth")
     assert set(load_networks(tmp_path)) == {"G_A"}
-    torch.save(theirs.Patch().state_dict(), tmp_path / "latest_net_G.pth")
+    torch.save(reference.Patch().state_dict(), tmp_path / "latest_net_G.pth")
     with pytest.raises(ValueError, match="contains a discriminator, but its name says otherwise"):
         load_networks(tmp_path)
