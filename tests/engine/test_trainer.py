@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Generator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -156,20 +157,30 @@ def test_step_seeds_are_distinct_and_well_mixed():
     assert 30 < ones < 33  # of 63 bits, about half change
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_the_step_finish_and_a_second_one_is_ordinary(number: signal.Signals):
-    trainer = build_trainer()
-    both = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(one, signal.default_int_handler) for one in both]  # a shell's background job ignores SIGINT
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_lets_the_step_finish_and_a_later_second_one_interrupts(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    trainer, now = build_trainer(), [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(one, signal.default_int_handler) for one in signals]  # a background job ignores SIGINT
     try:
         with stop_on_signal(trainer):
             os.kill(os.getpid(), number)
             assert trainer.stop_requested
+            assert capfd.readouterr().err.startswith("stopping: writing a checkpoint")
+            now[0] += 0.2
+            os.kill(os.getpid(), number)
+            now[0] += 1.0
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), number)
-        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+        assert signal.getsignal(number) is signal.default_int_handler
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with stop_on_signal(trainer):
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, "nohup"
     finally:
-        for one, handler in zip(both, before):
+        for one, handler in zip(signals, before):
             signal.signal(one, handler)
 
 

@@ -120,9 +120,11 @@ def test_signals_save_and_exit_cleanly_and_the_run_continues_bit_identical(start
     images, run = 60, tmp_path / "stopped"
     expected = start(_flags(tmp_path / "unbroken", images=images, checkpoint_every=10)).result()
     flags = _flags(run, images=images, checkpoint_every=10)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         process = _begun(start, flags, run)
         os.kill(process.pid, number)
+        time.sleep(0.2)
+        os.kill(process.pid, number)  # an impatient user
         stopped = process.result()
         assert stopped["finished"] is False
         assert stopped["images_seen"] == int(Path(stopped["checkpoint"]).name) < images  # saved where it stopped

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
+import sys
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -27,6 +30,9 @@ from velogan.types import Batch
 
 Batches = dict[str, Batch]
 """The batches of a step, by split."""
+
+REPEATED_SIGNAL_S = 1.0
+"""A signal this soon after the first one is part of the same request: impatient users and schedulers send several."""
 
 MAX_RESERVED_SHARE = 0.5
 """Largest share of a run in minutes that is reserved for the hooks at its end."""
@@ -281,16 +287,25 @@ def step_seed(seed: int, images: int) -> int:
 
 @contextmanager
 def stop_on_signal(trainer: Trainer) -> Iterator[None]:
-    """Stop training after the current step on SIGINT or SIGTERM; a second signal interrupts at once."""
+    """Stop training after the current step on SIGINT, SIGTERM or SIGHUP; a later second signal interrupts at once."""
+    requested_at = 0.0
 
     def request_stop(number: int, frame: Any) -> None:
-        trainer.stop_requested = True
-        signal.signal(number, previous[number])
+        nonlocal requested_at
+        if not trainer.stop_requested:
+            trainer.stop_requested, requested_at = True, time.monotonic()
+            if trainer.distributed.is_main_process:
+                with suppress(OSError, ValueError):  # a signal handler must not use a stream that may be in use
+                    os.write(sys.stderr.fileno(), b"stopping: writing a checkpoint (Ctrl-C again: stop without it)\n")
+        elif time.monotonic() - requested_at > REPEATED_SIGNAL_S:
+            signal.signal(number, previous[number])
+            signal.raise_signal(number)
 
     previous = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.signal(number, request_stop)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets it
+                previous[number] = signal.signal(number, request_stop)
     except ValueError:  # not the main thread: the caller handles signals
         pass
     try:

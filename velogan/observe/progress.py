@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
@@ -12,6 +15,26 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from velogan.files import duration, pluralize
 
 PLAIN_INTERVAL_S = 30.0
+
+
+class _StandardError:
+    """Standard error, or nothing once it cannot be written: a training does not end because its reader has ended."""
+
+    @property
+    def _stream(self) -> Any:
+        return getattr(sys.stderr, "rich_proxied_file", sys.stderr)  # rich replaces it while bars are drawn
+
+    def write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "rich_proxied_file":  # this object, too, for rich
+            raise AttributeError(name)
+        return getattr(self._stream, name)
 
 
 class Display:
@@ -24,7 +47,7 @@ class Display:
     def __init__(
         self, *, quiet: bool = False, console: Console | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._console = console or Console(stderr=True, quiet=quiet)
+        self._console = console or Console(file=cast(IO[str], _StandardError()), quiet=quiet)
         self._now = now
         self._bars = Progress(
             TextColumn("{task.description}", style="bold", markup=False),
