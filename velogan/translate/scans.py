@@ -12,7 +12,7 @@ import numpy as np
 
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.picture import convert_decode_errors
-from velogan.data.pictures.provenance import Provenance
+from velogan.data.pictures.scan_info import Provenance
 from velogan.data.pictures.scans import POSSIBLE_SUFFIXES, STACK_SUFFIXES, Scan, read_scan, require_library, scan_suffix
 from velogan.data.pictures.values import PixelFormat, can_hold_range
 from velogan.data.sets.sources import list_files

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import re
 import struct
-import uuid
 import warnings
 from collections.abc import Callable
 from datetime import datetime
@@ -19,6 +19,7 @@ from typing import Any
 import imagecodecs
 import numpy as np
 from pydicom import dcmread, dcmwrite
+from pydicom.datadict import keyword_for_tag
 from pydicom.dataset import Dataset
 from pydicom.filereader import data_element_generator
 from pydicom.pixels import apply_color_lut, apply_modality_lut, get_decoder, pixel_array
@@ -39,12 +40,12 @@ from pydicom.uid import (
     JPEGLosslessSV1,
     JPEGLSLossless,
     JPEGLSNearLossless,
+    generate_uid,
 )
 from pydicom.valuerep import DSfloat
 
 from velogan.data.pictures.picture import Picture, assemble, check_size
-from velogan.data.pictures.provenance import Provenance
-from velogan.data.pictures.scan_info import ScanInfo
+from velogan.data.pictures.scan_info import Provenance, ScanInfo
 from velogan.data.pictures.values import PixelFormat, to_channels
 
 logging.getLogger("pydicom").addHandler(logging.NullHandler())  # it logs flaws that it can ignore
@@ -70,46 +71,14 @@ _PHASE_TAGS = ("TemporalPositionIdentifier", "AcquisitionNumber", "EchoNumbers")
 _GREY, _PALETTE = ("MONOCHROME1", "MONOCHROME2"), "PALETTE COLOR"
 _MAX_NAME, _MAX_TEXT = 64, 1024  # of the value representations LO and ST
 _SERIES_OFFSET = 1000  # added to the number of the series
-_UID_NAMESPACE = uuid.UUID("6f1ffb3e-3a4b-5f0e-9d3a-6d0d1e1f7c11")  # new identifiers are functions of the old ones
 
-_STALE_PIXEL_TAGS = (
-    "SmallestImagePixelValue",
-    "LargestImagePixelValue",
-    "SmallestPixelValueInSeries",
-    "LargestPixelValueInSeries",
-    "SmallestImagePixelValueInPlane",
-    "LargestImagePixelValueInPlane",
-    "PixelPaddingValue",
-    "PixelPaddingRangeLimit",
-    "WindowCenter",
-    "WindowWidth",
-    "WindowCenterWidthExplanation",
-    "VOILUTFunction",
-    "VOILUTSequence",
-    "PresentationLUTSequence",
-    "ModalityLUTSequence",
-    "RealWorldValueMappingSequence",
-    "HistogramSequence",
-    "PlanarConfiguration",
-    "IconImageSequence",
-    "MACParametersSequence",
-    "DigitalSignaturesSequence",
-    "ExtendedOffsetTable",
-    "ExtendedOffsetTableLengths",
+_STALE_TAGS = re.compile(
+    "(Smallest|Largest).*PixelValue|PixelPadding|Window(Center|Width)|(Frame)?VOILUT|(Presentation|Modality)LUTSequence"
+    "|PixelValueTransformation|RealWorldValueMapping|Histogram|PlanarConfiguration|IconImage|.*PaletteColorLookupTable"
+    "|MACParameters|DigitalSignatures|ExtendedOffsetTable"
 )
-
-
-_STALE_FRAME_TAGS = ("PixelValueTransformationSequence", "FrameVOILUTSequence", "RealWorldValueMappingSequence")
-_STALE_COLOUR_TAGS = ("ICCProfile", "ColorSpace")
-_STALE_PALETTE_TAGS = (
-    "PaletteColorLookupTableUID",
-    *(
-        f"{colour}PaletteColorLookupTable{part}"
-        for colour in ("Red", "Green", "Blue")
-        for part in ("Descriptor", "Data")
-    ),
-    *(f"Segmented{colour}PaletteColorLookupTableData" for colour in ("Red", "Green", "Blue")),
-)
+"""Tags of a file or of its functional groups that describe the old pixels."""
+_COLOUR_TAGS = re.compile("ICCProfile|ColorSpace")
 _OVERLAY_BIT, _OVERLAY_DATA = 0x0102, 0x3000
 
 
@@ -237,15 +206,15 @@ class DicomScan:
         if channels == 3 and array.dtype != np.uint8:
             raise ValueError(f"colour of type {array.dtype} does not fit into DICOM: translate grey files, or 8 bits")
         low, high = form.range or (0.0, float(np.iinfo(array.dtype).max))
-        stale = (*_STALE_PIXEL_TAGS, *_STALE_PALETTE_TAGS, *(_STALE_COLOUR_TAGS if channels != self._channels else ()))
         groups = [
             *dataset.get("PerFrameFunctionalGroupsSequence", ()),
             *dataset.get("SharedFunctionalGroupsSequence", ()),
         ]
-        for container, names in ((dataset, stale), *((group, _STALE_FRAME_TAGS) for group in groups)):
-            for name in names:
-                if name in container:
-                    delattr(container, name)
+        for container in (dataset, *groups):
+            for tag in list(container.keys()):
+                keyword, is_recoloured = keyword_for_tag(tag), channels != self._channels
+                if _STALE_TAGS.match(keyword) or (is_recoloured and _COLOUR_TAGS.match(keyword)):
+                    del container[tag]
         for overlay in [item.tag for item in dataset if item.tag.group >> 8 == 0x60 and item.tag.elem == _OVERLAY_BIT]:
             if Tag(overlay.group, _OVERLAY_DATA) not in dataset:  # it was in unused bits of the old pixels
                 for item in dataset.group_dataset(overlay.group):
@@ -373,7 +342,7 @@ def _mark_as_synthetic(dataset: Dataset, provenance: Provenance) -> None:
 
 def _derive_uid(uid: str, provenance: Provenance) -> UID:
     """Return an identifier that is a function of the old one, the weights and the version, so that reruns repeat it."""
-    return UID(f"2.25.{uuid.uuid5(_UID_NAMESPACE, f'{uid} {provenance.sha256} {provenance.version}').int}")
+    return generate_uid(entropy_srcs=[uid, provenance.sha256, provenance.version])
 
 
 def _code(value: str, meaning: str) -> Dataset:

@@ -1,4 +1,4 @@
-"""Decoding and encoding of all formats but TIFF and `.npy`.
+"""Decode and encode all formats but TIFF.
 
 Pillow opens each file without decoding it: its metadata is read, and its size is checked before pixels are allocated.
 simplejpeg and imagecodecs decode where Pillow would be several times slower, or lose bit depth.
@@ -33,7 +33,7 @@ from PIL import (
 )
 
 from velogan.data.pictures.metadata import FileMetadata, compute_dpi, parse_exif
-from velogan.data.pictures.picture import Picture, assemble, check_size, with_alpha_channel
+from velogan.data.pictures.picture import Picture, assemble, check_size, pixel_bytes, with_alpha_channel
 from velogan.files import require
 
 QUALITY = 95
@@ -81,6 +81,19 @@ def _find_plugin(name: str) -> type[ImageFile.ImageFile]:
     from pillow_heif import HeifImageFile
 
     return HeifImageFile
+
+
+def decode_npy(data: bytes) -> Picture:
+    """Decode the bytes of a `.npy` file, `(H, W)` or `(H, W, C)`. Raises ValueError for other shapes and types."""
+    array = np.load(io.BytesIO(data), allow_pickle=False)
+    sides, (own_bytes, original_bytes) = array.shape, pixel_bytes(array.dtype)
+    if len(sides) not in (2, 3) or min(sides) < 1:
+        raise ValueError(f"shape {sides}: a picture is (height, width) or (height, width, channels)")
+    if len(sides) == 3 and 2 * sides[0] <= min(sides[1:]):
+        fix = "channels come last: save it with np.moveaxis(array, 0, -1)"
+        raise ValueError(f"shape {sides} looks like (channels, height, width); {fix}")
+    check_size(sides[0], sides[1], math.prod(sides[2:]) * own_bytes, working=math.prod(sides[2:]) * original_bytes)
+    return assemble(np.ascontiguousarray(array))
 
 
 def can_read_heic() -> bool:
@@ -152,17 +165,10 @@ def _decode_jpeg2000(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarra
 
 
 def _decode_ppm(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
-    """Decode PPM, scaling the maximum value that the file states to 255 or 65535."""
-    decoder, _, offset, settings = image.tile[0]
-    max_value = settings[1] if isinstance(settings, tuple) else 255
-    if image.mode != "RGB" or max_value <= 255:
-        return _decode_with_pillow(image, data)
-    if decoder != "ppm":
-        raise ValueError("a plain PPM file deeper than 8 bits: save it as a binary one")
-    check_size(image.height, image.width, 6, working=8)
-    pixels = np.frombuffer(data, ">u2", image.height * image.width * 3, offset).reshape(image.height, image.width, 3)
-    table = np.round(np.minimum(np.arange(65536), max_value) * 65535 / max_value).astype(np.uint16)
-    return table[pixels], False
+    settings = image.tile[0][3]
+    if image.mode == "RGB" and isinstance(settings, tuple) and settings[1] > 255:  # Pillow would reduce it
+        raise ValueError("a PPM file in colour deeper than 8 bits: save it as PNG or TIFF")
+    return _decode_with_pillow(image, data)
 
 
 def _decode_with_pillow(image: ImageFile.ImageFile, data: bytes, *, working: float = 4) -> tuple[np.ndarray, bool]:
@@ -232,11 +238,16 @@ def encode_bmp(picture: Picture) -> bytes:
 
 
 def encode_ppm(picture: Picture) -> bytes:
-    """Encode 8- or 16-bit grey (as PGM) or RGB without metadata."""
-    height, width, channels = picture.pixels.shape
-    deep = picture.pixels.dtype == np.uint16
-    header = f"P{6 if channels == 3 else 5}\n{width} {height}\n{65535 if deep else 255}\n"
-    return header.encode() + (picture.pixels.astype(">u2") if deep else picture.pixels).tobytes()
+    """Encode 8-bit grey (as PGM) or RGB without metadata."""
+    return _encode_with_pillow(Picture(picture.pixels), "PPM")
+
+
+def encode_npy(picture: Picture) -> bytes:
+    """Encode a picture without alpha; one channel becomes `(H, W)`, and the colour profile is left out."""
+    pixels = picture.pixels[..., 0] if picture.pixels.shape[2] == 1 else picture.pixels
+    file = io.BytesIO()
+    np.save(file, pixels, allow_pickle=False)
+    return file.getvalue()
 
 
 def _encode_with_pillow(picture: Picture, name: str, **settings: int) -> bytes:

@@ -14,15 +14,8 @@ from pathlib import Path
 import numpy as np
 from tifffile import DATATYPE, TiffPage
 
-_PLACES = {
-    33550: DATATYPE.DOUBLE,  # ModelPixelScale
-    33922: DATATYPE.DOUBLE,  # ModelTiepoint
-    34264: DATATYPE.DOUBLE,  # ModelTransformation
-    34735: DATATYPE.SHORT,  # GeoKeyDirectory
-    34736: DATATYPE.DOUBLE,  # GeoDoubleParams
-    34737: DATATYPE.ASCII,  # GeoAsciiParams
-    50844: DATATYPE.DOUBLE,  # RPCCoefficient
-}
+_LOCATION_TAGS = (33550, 33922, 34264, 34735, 34736, 34737, 50844)
+"""ModelPixelScale, ModelTiepoint, ModelTransformation, GeoKeyDirectory, Double- and AsciiParams, RPCCoefficient."""
 _NODATA = 42113
 
 Tag = tuple[int, DATATYPE, int, str | tuple[float, ...], bool]
@@ -100,17 +93,12 @@ NO_GEOGRAPHY = Geography()
 
 def read_geography(page: TiffPage) -> Geography:
     """Return what the tags of `page` state; `empty` is set later, by `fill_nodata`."""
-    location_tags: list[Tag] = []
-    for code, kind in _PLACES.items():
-        value = page.tags.valueof(code)
-        if isinstance(value, str) and kind == DATATYPE.ASCII:
-            location_tags.append((code, kind, 0, value, True))
-        elif (
-            isinstance(value, tuple)
-            and kind != DATATYPE.ASCII
-            and all(isinstance(number, (int, float)) for number in value)
-        ):
-            location_tags.append((code, kind, len(value), value, True))
+    stated = [tag for code in _LOCATION_TAGS if (tag := page.tags.get(code)) is not None]
+    location_tags: list[Tag] = [
+        (tag.code, DATATYPE(tag.dtype), 0 if isinstance(tag.value, str) else tag.count, tag.value, True)
+        for tag in stated
+        if isinstance(tag.value, (str, tuple))
+    ]
     text = str(page.tags.valueof(_NODATA) or "").strip("\0 ")
     try:
         return Geography(tuple(location_tags), nodata=float(text)) if text else Geography(tuple(location_tags))

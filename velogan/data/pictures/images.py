@@ -14,13 +14,14 @@ from pathlib import Path
 
 from velogan.data.pictures.formats import (
     decode_file,
+    decode_npy,
     encode_bmp,
     encode_jpeg,
+    encode_npy,
     encode_png,
     encode_ppm,
     encode_webp,
 )
-from velogan.data.pictures.npy import decode_npy, encode_npy
 from velogan.data.pictures.picture import (
     DICOM_MAGIC_OFFSET,
     MAX_SIDE,
@@ -63,20 +64,9 @@ SUFFIXES = frozenset(_ENCODERS)
 """The suffixes of files that can be written."""
 LOSSY = frozenset({".jpg", ".jpeg", ".webp"})
 """Those of lossy formats."""
-READABLE_SUFFIXES = SUFFIXES | {
-    ".jfif",
-    ".jpe",
-    ".gif",
-    ".pgm",
-    ".pbm",
-    ".avif",
-    ".heic",
-    ".heif",
-    ".jp2",
-    ".j2k",
-    ".jpf",
-    ".jpx",
-}
+READABLE_SUFFIXES = SUFFIXES.union(
+    (".jfif", ".jpe", ".gif", ".pgm", ".pbm", ".avif", ".heic", ".heif", ".jp2", ".j2k", ".jpf", ".jpx")
+)
 """The suffixes of files that can be read; for other names the first bytes decide."""
 
 _PROFILE_CHANNELS = {b"GRAY": 1, b"RGB ": 3, b"CMYK": 4}  # by bytes 16 to 19 of a colour profile
@@ -192,7 +182,7 @@ def _can_hold(suffix: str, picture: Picture) -> bool:
         return True
     if suffix == ".npy":
         return not has_alpha
-    depths = ("uint8", "uint16") if suffix in (".png", ".ppm") else ("uint8",)
+    depths = ("uint8", "uint16") if suffix == ".png" else ("uint8",)
     return (
         suffix in SUFFIXES
         and channels in (1, 3)

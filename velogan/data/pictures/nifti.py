@@ -15,8 +15,7 @@ from nibabel.nifti2 import Nifti2Header, Nifti2Image
 from nibabel.orientations import apply_orientation, io_orientation, ornt_transform
 
 from velogan.data.pictures.picture import MAX_HEADER_BYTES, Picture, assemble, check_size
-from velogan.data.pictures.provenance import Provenance
-from velogan.data.pictures.scan_info import ScanInfo
+from velogan.data.pictures.scan_info import Provenance, ScanInfo
 from velogan.data.pictures.values import PixelFormat, to_channels
 
 imageglobals.logger.setLevel(logging.CRITICAL)  # it logs flaws that it can ignore

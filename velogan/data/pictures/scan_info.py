@@ -1,4 +1,4 @@
-"""What a medical file states about its slices."""
+"""What a medical file states about its slices, and what a synthetic one states about its origin."""
 
 from __future__ import annotations
 
@@ -25,3 +25,21 @@ class ScanInfo:
     phase: tuple[str, ...] = ()
     number: int | None = None
     times: int = 1
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The origin of a synthetic scan: the program with its version, and the weights with their SHA-256."""
+
+    program: str
+    version: str
+    weights: str
+    sha256: str
+
+    @property
+    def text(self) -> str:
+        """The sentences that are written into headers."""
+        return (
+            f"Synthetic: computed by {self.program} {self.version} from another image, with the weights "
+            f"{self.weights} (SHA-256 {self.sha256}). Not acquired from a patient. Not for diagnosis."
+        )

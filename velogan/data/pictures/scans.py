@@ -6,22 +6,20 @@ pydicom and nibabel are imported when the first such file is read.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, TypeAlias
 
 from velogan.data.pictures.picture import (
     DICOM_MAGIC_OFFSET,
-    Picture,
     check_file,
     convert_decode_errors,
     read_first_bytes,
 )
-from velogan.data.pictures.provenance import Provenance
-from velogan.data.pictures.scan_info import ScanInfo
 from velogan.data.pictures.tiff import TiffStack
-from velogan.data.pictures.values import PixelFormat
 from velogan.files import require
+
+if TYPE_CHECKING:
+    from velogan.data.pictures.dicom import DicomScan
+    from velogan.data.pictures.nifti import NiftiScan
 
 SUFFIXES = (".dcm", ".dicom", ".ima", ".nii.gz", ".nii")
 """The suffixes of medical files. DICOM files without a suffix are recognised by their bytes."""
@@ -33,29 +31,13 @@ STACK_SUFFIXES = {".tif", ".tiff"}
 """The suffixes of TIFF files, whose pages are slices if the user requests it."""
 
 
-class Scan(Protocol):
-    """A file of slices. `bits`: the number of bits used of a stored value."""
+Scan: TypeAlias = "DicomScan | NiftiScan | TiffStack"
+"""A file of slices: `len()` is their number, `bits` the number of bits used of a stored value, `info` what it states.
 
-    @property
-    def bits(self) -> int: ...
-
-    @property
-    def info(self) -> ScanInfo: ...
-
-    def __len__(self) -> int:
-        """Return the number of slices."""
-        ...
-
-    def picture(self, index: int) -> Picture:
-        """Return a slice, grey or RGB, in the file's units."""
-        ...
-
-    def encode(self, slices: list[np.ndarray], form: PixelFormat, provenance: Provenance) -> bytes:
-        """Return the bytes of the file with other slices, `(H, W, C)` in `form`; its header states the provenance.
-
-        Call it once, since it may modify the scan. Raises ValueError if the format cannot hold the slices.
-        """
-        ...
+- `picture(index)` returns a slice, grey or RGB, in the file's units
+- `encode(slices, form, provenance)` returns the file with other slices `(H, W, C)` in `form`, and a header that states
+  the provenance. Call it once, since it may modify the scan. It raises ValueError if the format cannot hold the slices.
+"""
 
 
 def scan_suffix(path: Path) -> str | None:

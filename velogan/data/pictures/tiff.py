@@ -25,8 +25,7 @@ from velogan.data.pictures.picture import (
     to_supported_dtype,
     with_alpha_channel,
 )
-from velogan.data.pictures.provenance import Provenance
-from velogan.data.pictures.scan_info import ScanInfo
+from velogan.data.pictures.scan_info import Provenance, ScanInfo
 from velogan.data.pictures.values import PixelFormat
 
 logging.getLogger("tifffile").addHandler(logging.NullHandler())  # it logs flaws that it repairs
