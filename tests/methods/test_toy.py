@@ -1,7 +1,6 @@
-"""A third method, written here alone, does the whole job by the command line: a method is one file.
+"""A method is one file: this one works with all commands.
 
-It is meant to be small and odd: one generator under a role of its own, a critic, losses on both halves of the training
-pictures, and a weight that a flag sets.
+It has unusual roles, losses on both halves of the training images, and a weight that a flag sets.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from velogan.types import Batch, Direction, Nets
 
 
 class Toy(Method):
-    """One generator, held near its input, against one critic."""
+    """One generator, near the identity, and one critic."""
 
     kind = "toy"
     summary = "a generator and a critic"
@@ -75,7 +74,7 @@ class _Losses:
     def __init__(self, config: Toy):
         self.config = config
         self.state: nn.Module = nn.Module()
-        self.state.register_buffer("seen", torch.zeros(()))
+        self.state.register_buffer("draws", torch.zeros(()))
 
     def phases(self) -> list[Phase]:
         return [
@@ -84,18 +83,18 @@ class _Losses:
         ]
 
     def paint(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        made = nets["painter"](batch["A"]).float()
+        fake = nets["painter"](batch["A"]).float()
         terms = {
-            "near": self.config.nearness * F.l1_loss(made, batch["A"]),
-            "adversarial": (nets["critic"](made).float() - 1).square().mean(),
+            "near": self.config.nearness * F.l1_loss(fake, batch["A"]),
+            "adversarial": (nets["critic"](fake).float() - 1).square().mean(),
         }
-        return LossOutput(loss=terms["near"] + terms["adversarial"], logged=terms, cache={"made": made})
+        return LossOutput(loss=terms["near"] + terms["adversarial"], logged=terms, cache={"fake": fake})
 
     def criticise(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        assert "made" not in cache, "what the other split's phases left"
-        made = nets["painter"](batch["A"]).detach()
-        self.state.get_buffer("seen").add_(batch["uniform"].sum())
-        loss = (nets["critic"](batch["B"]).float() - 1).square().mean() + nets["critic"](made).float().square().mean()
+        assert "fake" not in cache, "the cache of the other split"
+        fake = nets["painter"](batch["A"]).detach()
+        self.state.get_buffer("draws").add_(batch["uniform"].sum())
+        loss = (nets["critic"](batch["B"]).float() - 1).square().mean() + nets["critic"](fake).float().square().mean()
         return LossOutput(loss=loss, logged={"both": loss})
 
 
@@ -105,7 +104,7 @@ def _tiny() -> Config:
 
 
 @pytest.fixture(autouse=True)
-def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+def _register(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, "toy", Toy)
     monkeypatch.setitem(recipes.RECIPES, "toy", _tiny)
 
@@ -128,7 +127,7 @@ def _answer(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-def test_the_whole_job_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_train_translate_evaluate_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = tmp_path / "run"
     trained = _answer(capsys, *_flags(run))
     names = {file.stem for file in Path(trained["checkpoint"]).glob("*.safetensors")}
@@ -140,7 +139,7 @@ def test_the_whole_job_by_the_command_line(tmp_path: Path, capsys: pytest.Captur
     row = next(row for row in read_stats(run) if "loss/painter/near" in row)
     assert {"loss/critic/both", "lr/painter", "lr/critic"} <= set(row)
     index = json.loads((run / "samples" / "index.json").read_text())
-    assert index["a2b"]["columns"] == ["input", "translated", "truth"], "there is no way back"
+    assert index["a2b"]["columns"] == ["input", "translated", "truth"]
 
     test = find_sources(read_config(run).data).a.test
     assert isinstance(test, Folder)
@@ -153,14 +152,14 @@ def test_the_whole_job_by_the_command_line(tmp_path: Path, capsys: pytest.Captur
     assert "painter" in (run / "report.html").read_text()
 
 
-def test_it_is_profiled_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    found = _answer(capsys, "profile", *STEP, "--steps", 2, "--out", tmp_path / "profile")
-    with gzip.open(found["trace"], "rt") as file:
+def test_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    profile = _answer(capsys, "profile", *STEP, "--steps", 2, "--out", tmp_path / "profile")
+    with gzip.open(profile["trace"], "rt") as file:
         events = {event["name"] for event in json.load(file)["traceEvents"] if event.get("cat") == "user_annotation"}
     assert {"painter", "critic"} <= events
 
 
-def test_stopped_and_continued_equals_unbroken(
+def test_a_resumed_run_equals_an_unbroken_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     expected = _answer(capsys, *_flags(tmp_path / "unbroken"))
@@ -176,7 +175,7 @@ def test_stopped_and_continued_equals_unbroken(
     assert results[-1]["weights_sha256"] == expected["weights_sha256"]
 
 
-def test_a_captured_step_over_two_splits_computes_the_same(tiny_config: Callable[..., Config], recorder: Any):
+def test_a_captured_step_over_two_splits_equals_the_plain_one(tiny_config: Callable[..., Config], recorder: Any):
     config = tiny_config(method="toy", engine={"kernels": "plain", "precision": "fp32"})
     config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     results = []
@@ -197,24 +196,24 @@ def test_a_captured_step_over_two_splits_computes_the_same(tiny_config: Callable
             step(batches, number=number)
         step.check()
         results.append([value.clone() for net in nets.values() for value in net.parameters()])
-        results[-1].append(objective.state.get_buffer("seen").clone())
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-7)
+        results[-1].append(objective.state.get_buffer("draws").clone())
+    for plain, captured in zip(*results, strict=True):
+        torch.testing.assert_close(captured, plain, rtol=0, atol=1e-7)
 
 
-def test_the_halves_are_disjoint_cover_all_and_depend_on_the_seed(tiny_config: Callable[..., Config]):
+def test_halves_are_disjoint_and_complete_and_depend_on_the_seed(tiny_config: Callable[..., Config]):
     config = tiny_config(method="toy", data={"render_count": 7, "validation": 0})
     config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     with Display() as display:
         data = open_data(config.data, task=display.task, print_line=display.print_line)
     loaders = build_trainer(config, data).loaders
-    seen = {}
+    indices = {}
     for split, loader in loaders.items():
         plans = [loader.plan(place) for place in range(200)]  # pyright: ignore
-        seen[split] = [{int(plan.A[0, 0]) for plan in plans}, {int(plan.B[0, 0]) for plan in plans}]
-    for first, second in zip(seen["first_half"], seen["second_half"], strict=True):
+        indices[split] = [{int(plan.A[0, 0]) for plan in plans}, {int(plan.B[0, 0]) for plan in plans}]
+    for first, second in zip(indices["first_half"], indices["second_half"], strict=True):
         assert not first & second
         assert first | second == set(range(7))
-    again = build_trainer(config.change(train={"seed": 9}), data).loaders["first_half"]
-    assert {int(again.plan(place).A[0, 0]) for place in range(200)} != seen["first_half"][0]  # pyright: ignore
+    other_seed = build_trainer(config.change(train={"seed": 9}), data).loaders["first_half"]
+    assert {int(other_seed.plan(place).A[0, 0]) for place in range(200)} != indices["first_half"][0]  # pyright: ignore
     assert len(loaders["first_half"]) == 4
