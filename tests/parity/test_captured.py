@@ -10,22 +10,25 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from velogan.config import Config
 from velogan.data.sets.pair import open_data
 from velogan.engine.capture import CapturedStep
 from velogan.engine.ema import EMA
-from velogan.engine.trainer import Stepper, Trainer
+from velogan.engine.trainer import Trainer
+from velogan.objectives.base import Objective
 from velogan.observe.progress import Display
-from velogan.training.build import build_step, build_trainer
+from velogan.training.build import build_trainer
 from velogan.training.engine_settings import resolve_engine
 from velogan.training.run import train
 from velogan.training.session import Result
 
+from ..steps import SIDE, build, random_batch
+
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
-SIDE, STEPS = 32, 4
+STEPS = 4
 
 
 @pytest.fixture(autouse=True)
@@ -35,29 +38,28 @@ def _float32() -> Iterator[None]:
         yield
 
 
-def _built(config: Config) -> tuple[Stepper, int, dict[str, nn.Module]]:
-    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
-    side = config.data.crop_size
-    step, objective, nets = build_step(config, shape=(side, side))
-    return step, objective.draws["train"], nets
-
-
-def _batch(number: int, *, draws: int, side: int = SIDE) -> dict[str, Tensor]:
-    random = torch.Generator().manual_seed(number)
-    batch = {name: torch.rand(1, 3, side, side, generator=random) * 2 - 1 for name in "AB"}
-    return {name: value.cuda() for name, value in (batch | {"uniform": torch.rand(draws, 1, generator=random)}).items()}
+def _batch(seed: int, objective: Objective, side: int) -> dict[str, Tensor]:
+    return {
+        name: value.cuda()
+        for name, value in random_batch(torch.Generator().manual_seed(seed), objective, side=side).items()
+    }
 
 
 def _losses(config: Config) -> list[dict[str, float]]:
-    step, draws, _ = _built(config)
+    step, objective, _ = build(config)
     assert isinstance(step, CapturedStep) == resolve_engine(config)[0].captures
     rows = []
     for number in range(STEPS):
         torch.manual_seed(number)
-        batch = _batch(number, draws=draws, side=config.data.crop_size)
-        rows.append({n: float(v) for n, v in step({"train": batch}, number=number).items()})
+        batch = _batch(number, objective, config.data.crop_size)
+        rows.append({name: float(value) for name, value in step({"train": batch}, number=number).items()})
     step.check()
     return rows
+
+
+def _assert_close(losses: list[dict[str, float]], expected: list[dict[str, float]], *, rel: float, abs: float) -> None:
+    for row, expected_row in zip(losses, expected, strict=True):
+        assert row == pytest.approx(expected_row, rel=rel, abs=abs)
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -89,8 +91,7 @@ def test_float32_losses_equal_the_eager_ones_to_rounding(mode: str, case: str, t
     expected = _losses(tiny_config(engine={"mode": "eager", "device": "cuda", "precision": "fp32"}, **sections))
     engine = {"device": "cuda", "precision": "fp32", "mode": mode, "compile": "off", "kernels": "plain"}
     losses = _losses(tiny_config(engine=engine, **sections))
-    for row, wanted in zip(losses, expected, strict=True):
-        assert row == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+    _assert_close(losses, expected, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
@@ -98,8 +99,7 @@ def test_float32_losses_equal_the_eager_ones_to_rounding(mode: str, case: str, t
 def test_compiled_float32_losses_equal_the_eager_ones_to_rounding(mode: str, tiny_config: Callable[..., Config]):
     expected = _losses(tiny_config(engine={"mode": "eager", "device": "cuda", "precision": "fp32"}))
     losses = _losses(tiny_config(engine={"mode": mode, "device": "cuda", "precision": "fp32", "compile": "on"}))
-    for row, wanted in zip(losses, expected, strict=True):
-        assert row == pytest.approx(wanted, rel=1e-3, abs=1e-4)
+    _assert_close(losses, expected, rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph", "streams"])
@@ -109,16 +109,14 @@ def test_float32_losses_of_tritons_kernels_equal_those_of_plain_layers_to_roundi
     asked = {"device": "cuda", "precision": "fp32"}
     expected = _losses(tiny_config(engine={"mode": "eager", **asked}))
     losses = _losses(tiny_config(engine={**asked, "kernels": "native", "mode": mode}))
-    for row, wanted in zip(losses, expected, strict=True):
-        assert row == pytest.approx(wanted, rel=1e-3, abs=1e-4)
+    _assert_close(losses, expected, rel=1e-3, abs=1e-4)
 
 
 def test_bf16_losses_stay_within_two_percent_of_the_eager_ones(tiny_config: Callable[..., Config]):
     asked = {"device": "cuda", "precision": "bf16", "compile": "off", "kernels": "plain"}
     expected = _losses(tiny_config(engine={"mode": "eager", **asked}, **SAME_EACH_TIME))
     losses = _losses(tiny_config(engine={"mode": "graph", **asked}, **SAME_EACH_TIME))
-    for row, wanted in zip(losses, expected, strict=True):
-        assert row == pytest.approx(wanted, rel=0.02, abs=0.01)
+    _assert_close(losses, expected, rel=0.02, abs=0.01)
 
 
 def test_dropout_differs_from_replay_to_replay_and_follows_from_the_seed(tiny_config: Callable[..., Config]):
@@ -127,11 +125,11 @@ def test_dropout_differs_from_replay_to_replay_and_follows_from_the_seed(tiny_co
         method={"pool_size": 0},
         engine={"mode": "graph", "compile": "off", "device": "cuda", "precision": "fp32"},
     )
-    step, draws, _ = _built(config)
+    step, objective, _ = build(config)
     for optimizer in step.optimizers.values():
         for group in optimizer.param_groups:
             group["lr"].fill_(0)  # so that only dropout is left to differ
-    batch = _batch(0, draws=draws)
+    batch = _batch(0, objective, SIDE)
 
     def losses(*seeds: int | None) -> list[float]:
         seen = []

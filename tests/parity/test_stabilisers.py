@@ -16,10 +16,10 @@ from velogan.config import Config
 from velogan.engine.capture import CapturedStep
 from velogan.engine.optimizers import make_capturable
 from velogan.engine.step import Step
-from velogan.training.build import build_step
-from velogan.training.engine_settings import resolve_engine
 
-SIDE, STEPS = 32, 7
+from ..steps import build, random_batch
+
+STEPS = 7
 SHARED: dict[str, Any] = {
     "smoothing": 0.1,
     "pool_size": 2,
@@ -32,9 +32,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def _rows(config: Config, recorder: Any) -> Iterator[dict[str, float]]:
-    step, objective, _ = build_step(config, shape=(SIDE, SIDE))
-    assert isinstance(step, Step)
+def _losses(config: Config, recorder: Any) -> Iterator[dict[str, float]]:
+    step, objective, _ = build(config)
     if recorder is None:
         make_capturable(step.optimizers)  # learning rates of the same type
     else:
@@ -48,9 +47,7 @@ def _rows(config: Config, recorder: Any) -> Iterator[dict[str, float]]:
         step = CapturedStep(step, state=objective.state, recorder=recorder)
     random = torch.Generator().manual_seed(1)
     for number in range(STEPS):
-        count = config.images_per_update
-        batch = {side: torch.rand(count, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
-        batch["uniform"] = torch.rand(objective.draws["train"], count, generator=random)
+        batch = random_batch(random, objective, count=config.images_per_update)
         yield {name: float(value) for name, value in step({"train": batch}, number=number).items()}
 
 
@@ -63,7 +60,6 @@ def test_a_captured_step_equals_the_plain_one(case: str, recorder: Any, tiny_con
         method=CASES[case],
         engine={"threads": 1, "precision": "fp32"},
     )
-    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
-    plain, captured = list(_rows(config, None)), list(_rows(config, recorder))
+    plain, captured = list(_losses(config, None)), list(_losses(config, recorder))
     assert captured == plain
     assert recorder.recordings == 1

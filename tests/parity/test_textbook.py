@@ -1,4 +1,4 @@
-"""The engine's reference mode is a hand-written CycleGAN loop, bit for bit."""
+"""The engine's reference mode equals hand-written loops of the methods, bit for bit."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from velogan.config import Config
 from velogan.engine.duration import parse_length
 from velogan.engine.ema import EMA
 from velogan.engine.trainer import Trainer, step_seed
 from velogan.methods.cyclegan import CycleGAN
-from velogan.training.build import build_step
-from velogan.training.engine_settings import resolve_engine
 
-EPOCHS, SIDE = 5, 32
+from ..steps import SIDE, build, kernels_of, random_batch
+
+EPOCHS = 5
 
 
 class ImagePool:
@@ -125,8 +125,7 @@ def test_five_steps_equal_the_textbook_loop_bit_for_bit(case: str, tiny_config: 
     sections = {"method": {}, **CASES[case]}
     sections["method"] = {"pool_size": 2, **sections["method"]}  # full after two steps, so that it swaps
     config = tiny_config(engine={"mode": "reference", "threads": 1}, **sections)
-    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
-    step, objective, nets = build_step(config, shape=(SIDE, SIDE))
+    step, objective, nets = build(config)
     size, random = config.data.batch, torch.Generator().manual_seed(1)
     batches = [
         {side: torch.rand(size, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"} for _ in range(EPOCHS)
@@ -149,3 +148,71 @@ def test_five_steps_equal_the_textbook_loop_bit_for_bit(case: str, tiny_config: 
     for role, net in nets.items():
         for name, value in expected[role].state_dict().items():
             assert torch.equal(net.state_dict()[name], value), f"{role}.{name} differs"
+
+
+def _onepair_textbook(nets: dict[str, Any], batches: list[dict[str, Tensor]]) -> None:
+    """The method as its text says it, with weights 10 and 1 of the deviations and a pool of one encoding."""
+    encode, decode, translate, discriminate = (nets[role] for role in ("E", "R", "T_A", "D_A"))
+
+    def adam(*parts: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.Adam(itertools.chain(*(part.parameters() for part in parts)), lr=2e-4, betas=(0.5, 0.999))
+
+    adams, kept = (adam(encode, decode), adam(translate), adam(discriminate)), None
+    for batch in batches:
+        a, b = encode(batch["A"]), encode(batch["B"])
+        adams[0].zero_grad()
+        ((F.l1_loss(decode(a), batch["A"]) + F.l1_loss(decode(b), batch["B"])) * 10.0).backward()
+        adams[0].step()
+
+        a, b = a.detach(), b.detach()
+        fake, same = translate(a), translate(b)
+        verdict = discriminate(fake)
+        loss = 10.0 * F.l1_loss(same, b) + 1.0 * F.l1_loss(fake, a) + (verdict - 1).square().mean()
+        adams[1].zero_grad()
+        loss.backward()
+        adams[1].step()
+
+        shown = fake.detach()
+        coin = float(batch["uniform"][0])
+        if kept is None:
+            kept = shown
+        elif coin > 0.5:
+            shown, kept = kept, shown
+        adams[2].zero_grad()
+        (0.5 * ((discriminate(b) - 1).square().mean() + discriminate(shown).square().mean())).backward()
+        adams[2].step()
+
+
+def test_four_steps_of_one_pair_equal_the_textbook_loop_bit_for_bit(tiny_config: Callable[..., Config]):
+    config = tiny_config(engine={"mode": "reference", "threads": 1}, method={"kind": "onepair", "pool_size": 1})
+    (step, objective, nets), (_, _, expected) = build(config), build(config)
+    random = torch.Generator().manual_seed(2)
+    batches = [random_batch(random, objective) for _ in range(4)]
+    for number, batch in enumerate(batches):
+        step({"train": batch}, number=number)
+    _onepair_textbook(expected, batches)
+    weights = kernels_of(nets)
+    for name, value in kernels_of(expected).items():
+        assert torch.equal(weights[name], value), name
+
+
+def test_one_adam_over_all_networks_equals_the_pair_bit_for_bit(tiny_config: Callable[..., Config]):
+    """Discriminators see fakes from before the update of generators, and their loss has no generator."""
+    config = tiny_config(engine={"mode": "reference"}, method={"pool_size": 2})
+    (step, _, expected), (_, objective, nets) = build(config), build(config)
+    assert len(step.optimizers) == 2
+    adam = torch.optim.Adam([p for net in nets.values() for p in net.parameters()], lr=2e-4, betas=(0.5, 0.999))
+    for number in range(5):
+        batch = random_batch(torch.Generator().manual_seed(number), objective)
+        step({"train": dict(batch)}, number=number)
+        adam.zero_grad()
+        cache: dict[str, Any] = {}
+        for phase in objective.phases():
+            for role, net in nets.items():
+                net.requires_grad_(role in phase.trains)
+            output = phase.loss(nets, batch, cache)
+            output.loss.backward()
+            cache |= {name: value.detach() for name, value in output.cache.items()}
+        adam.step()  # no network has moved before
+    for role, net in nets.items():
+        assert all(map(torch.equal, net.parameters(), expected[role].parameters())), role
