@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from velogan.config import read_config
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.sets import sources
 from velogan.observe.log import Log, read_stats
@@ -39,6 +40,22 @@ def test_pictures_that_change_after_they_were_prepared_are_prepared_again_and_sa
     shutil.copyfile(data / "trainA" / "0.png", source / "trainA" / "0.png")
     assert velogan(flags(tmp_path / "other", data=source))[0] == 0
     assert same(tmp_path / "other")
+
+
+def test_moved_pictures_are_the_same_and_other_pictures_are_refused(data: Path, flags, velogan, same, tmp_path: Path):
+    source, moved, other, run = (tmp_path / name for name in ("source", "moved", "other", "run"))
+    shutil.copytree(data, source)
+    assert velogan(flags(run, data=source, images=2))[0] == 0
+    assert velogan(flags(run, data=tmp_path / "." / "source" / ".." / "source", images=4))[0] == 0
+    source.rename(moved)
+    shutil.copytree(moved, other)
+    save_picture(other / "trainA" / "0.png", Picture(np.zeros((40, 40, 3), np.uint8)))
+    code, said = velogan(flags(run, data=other, images=6))
+    assert code == 2
+    assert f"{run} was trained with other images of domain A" in said
+    code, said = velogan(flags(run, data=moved, images=6))
+    assert (code, "changed" in said) == (0, False)
+    assert read_config(run).data.path == (str(moved),)
 
 
 def test_pictures_that_change_while_they_are_prepared_leave_nothing_wrong_in_the_cache(

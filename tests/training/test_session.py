@@ -108,6 +108,14 @@ def test_a_shorter_command_than_before_says_so_and_changes_nothing(train: Train,
     assert [(tmp_path / "run" / name).read_text() for name in ("config.yaml", "run.json")] == [config, record]
 
 
+def test_a_longer_run_reports_that_the_learning_rate_rises(train: Train):
+    assert "learning rate of" not in train(6)
+    said = train(12)
+    assert "learning rate of G_B: 6.7e-05 at the checkpoint, 0.0002 now, because the schedule covers 12 images" in said
+    assert "--schedule.kind constant --optimizer.lr 6.7e-05" in said
+    assert "learning rate of" not in train(12)
+
+
 def test_a_run_whose_record_is_lost_decides_anew(train: Train, tmp_path: Path):
     train(2)
     (tmp_path / "run" / "run.json").write_text("{")

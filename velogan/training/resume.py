@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from velogan.config import read_config, write_yaml
+from velogan.config import Config, read_config, write_yaml
 from velogan.engine.trainer import Trainer
 from velogan.files import pluralize, write_text
 from velogan.methods.base import Role
@@ -48,6 +48,8 @@ def start_or_resume(
         state = _load(checkpoint, trainer, checkpoint_networks(context.config, roles, trainer.ema.nets))
         print_line(f"resuming {folder} at {pluralize(trainer.images, 'image')}")
         _report_world_size_change(context, previous=1 + len(state.get("others", ())))
+        _check_images(context, record)
+        _report_rate_increase(context, trainer, state)
     if checkpoint is None:
         _archive_orphaned_stats(context)
     is_longer = _is_already_past_length(context, trainer)
@@ -59,8 +61,6 @@ def start_or_resume(
         write_record(folder, record)
     if "data" not in record:
         record = {**create_record(origin, context.data), **record}
-    if is_resumed and (changed := find_changed_domains(record, context.data)):
-        print_line(f"the images of domain {' and '.join(changed)} have changed since this run started")
     _record_engine(context, trainer, record)
     return state
 
@@ -95,6 +95,46 @@ def _load(checkpoint: Path, trainer: Trainer, networks: Mapping[str, nn.Module])
             "right files, or move it away to resume from the previous checkpoint"
         ) from error
     return state
+
+
+def _check_images(context: RunContext, record: Mapping[str, Any]) -> None:
+    """Report images that changed since the run started. Raises ValueError if other folders hold other images."""
+    changed = find_changed_domains(record, context.data)
+    is_moved = _image_folders(context.requested) != _image_folders(read_config(context.folder))
+    if is_moved and (changed or "data" not in record):
+        raise ValueError(
+            f"data.path (--data): {context.folder} was trained with other images of domain "
+            f"{' and '.join(changed) or 'A and B'}: name their folder, or a new --out"
+        )
+    if changed:
+        images = " and ".join(changed)
+        context.display.print_line(f"the images of domain {images} have changed since this run started")
+
+
+def _image_folders(config: Config) -> list[Path]:
+    data = config.data
+    folders = (*data.path, data.masks_a, data.masks_b, data.labels_a, data.labels_b)
+    return [Path(folder).expanduser().resolve() for folder in folders if folder is not None]
+
+
+def _report_rate_increase(context: RunContext, trainer: Trainer, state: Mapping[str, Any]) -> None:
+    """Report a learning rate that rises because the length of the run has changed since the checkpoint."""
+    length, images, seconds = trainer.length, trainer.images, trainer.clock.seconds
+    if read_config(context.folder).train.length == context.requested.train.length:
+        return
+    position: Any = {"images": images, "seconds": seconds, "progress": length.progress(images, seconds)}
+    position["images_per_epoch"] = length.images_per_epoch
+    trainer.schedule.epochs = length.ticks
+    trainer.schedule.apply(length.tick(images, seconds), lambda span: span.passed(**position))
+    saved = [group["lr"] for optimizer in state["optimizers"].values() for group in optimizer["param_groups"]]
+    groups = [group for optimizer in trainer.step.optimizers.values() for group in optimizer.param_groups]
+    before, now, name = max((before, float(group["lr"]), group["name"]) for before, group in zip(saved, groups))
+    if now > 1.1 * before:
+        context.display.print_line(
+            f"learning rate of {name}: {before:.2g} at the checkpoint, {now:.2g} now, because the schedule covers "
+            f"{length.span}; to train on at a low rate, use a new --out with --start {context.folder} "
+            f"--schedule.kind constant --optimizer.lr {before:.2g}"
+        )
 
 
 def _report_world_size_change(context: RunContext, *, previous: int) -> None:

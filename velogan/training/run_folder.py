@@ -28,6 +28,9 @@ FIELDS_CHANGEABLE_ON_RESUME = (
 )
 """Fields that may change when a run is resumed, besides those of the engine: they do not change what is learned."""
 
+IMAGE_FOLDERS = ("data.path", "data.masks_a", "data.masks_b", "data.labels_a", "data.labels_b")
+"""Fields that may name another place of the same images: `resume` compares the images themselves."""
+
 
 def open_run(run: Path, config: Config) -> tuple[Config, EngineConfig | None]:
     """Return the configuration of a new run, or of the run in the folder `run` with its changeable fields replaced.
@@ -70,7 +73,8 @@ def _merge(config: Config, saved: Config, path: Path) -> Config:
         config = config.change(generator={"output": saved.generator.output})
     changed = differences(config, saved)
     changed = {name: values for name, values in changed.items() if not name.startswith("engine.")}
-    refused = {name: values for name, values in changed.items() if name not in FIELDS_CHANGEABLE_ON_RESUME}
+    moved = {name for name in IMAGE_FOLDERS if all(changed.get(name, ()))}
+    refused = {name: values for name, values in changed.items() if name not in {*FIELDS_CHANGEABLE_ON_RESUME, *moved}}
     if refused:
         listed = "; ".join(f"{name} is {new!r} here and {old!r} there" for name, (new, old) in refused.items())
         raise ValueError(f"--out {path} holds a run with another configuration ({listed}): name a new folder")
