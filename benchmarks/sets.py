@@ -25,7 +25,7 @@ from statistics import fmean, median
 from string import Template
 from typing import Any
 
-from benchmarks.gpu_item import CLASSES, SCORING_S, closed
+from benchmarks.gpu_item import CLASSES, SCORING_S, closed_fraction
 from benchmarks.outside import outside
 from benchmarks.squeezenet import load_squeezenet
 from benchmarks.trainings import Training, train_all
@@ -201,7 +201,7 @@ def figures(scores: Sequence[Mapping[str, Any]], shares: Mapping[str, int]) -> d
         name, way, found = score["name"], score["direction"], ways.setdefault(score["direction"], {})
         value, nothing, real = (score[key] for key in ("value", "baseline", "real"))
         judge = "" if name.startswith("lite2") else " (SqueezeNet)"
-        if name in ("lite2_kid", "squeeze_kid") and (share := closed(score)) is not None:
+        if name in ("lite2_kid", "squeeze_kid") and (share := closed_fraction(score)) is not None:
             found[f"closed{judge}"] = {"value": share}
         elif name.endswith(f"_share_class_{shares.get(way)}"):
             found[f"share{judge}"] = {"value": value, "nothing": nothing, "real": real}

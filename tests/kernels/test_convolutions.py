@@ -120,7 +120,7 @@ def test_few_channel_convolutions_in_float32_equal_the_library_s(inputs: int, ou
     shapes = [(2, inputs, 13, 11), (outputs, inputs, kernel, kernel), (outputs,)]
     exact = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     leaves = [value.detach().float().requires_grad_() for value in exact]
-    expected, out = F.conv2d(*exact), few_channel_conv2d(*leaves)
+    expected, out = F.conv2d(*exact), few_channel_conv2d(*leaves)  # pyright: ignore[reportCallIssue, reportArgumentType]
     gradient = torch.randn_like(expected)
     torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-4)
     grads = torch.autograd.grad(out, leaves, gradient.float())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
@@ -46,7 +46,7 @@ def _discriminator(**fields: Any) -> nn.Module:
 CELLS = ("conv7", "max_pool", "conv7", "dilated5", "conv5", "conv3", "bilinear", "transposed3")
 CODE = ("conv7", "conv4", *CELLS[1:], "conv5")
 
-NETS = {
+NETS: dict[str, Callable[[], Any]] = {
     "resnet": lambda: _generator(),
     "resnet without blocks": lambda: _generator(blocks=0),
     "resnet, batch norm": lambda: _generator(norm="batch", gain=0.1),  # else the last tanh saturates in eval mode

@@ -45,7 +45,7 @@ def test_published_sizes_strides_and_widths(variant: Variant, count: int, blocks
     trained = (".running_mean", ".running_var", ".num_batches_tracked")
     assert sum(value.numel() for name, value in state.items() if not name.endswith(trained)) == count
     net = EfficientNetLite(fold_batch_norms(state), variant=variant)
-    assert (len(net.blocks), net.ends[-1]) == (blocks, blocks - 1)
+    assert (len(net.blocks), net.last_blocks[-1]) == (blocks, blocks - 1)
     images = (torch.rand(2, 3, 72, 50) * 2 - 1).requires_grad_()
     maps = net.features(images)
     assert [tuple(features.shape) for features in maps] == [
@@ -83,7 +83,7 @@ def test_folded_weights_equal_the_published_ones() -> None:
     net = EfficientNetLite(fold_batch_norms(state), variant="lite0")
     outputs: list[Tensor] = []
     for block in list(net.blocks)[:2]:
-        block.register_forward_hook(lambda module, inputs, out: outputs.append(out))
+        block.register_forward_hook(lambda *call: outputs.append(call[-1]))
     images = torch.rand(1, 3, 32, 32) * 2 - 1
     net.features(images)
     for output, expected in zip(outputs, _apply_published(state, images)):

@@ -21,7 +21,7 @@ from velogan.translate.options import TranslateOptions
 from ..models import Negative, in_memory
 
 
-def _model(**formats: object) -> Translator:
+def _model(**formats: Any) -> Translator:
     return in_memory(Negative(), **formats)
 
 

@@ -172,7 +172,7 @@ class OnePair(Adversarial):
         return InferenceGenerators(generators, autoencoder)
 
     def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
-        return super().headers(spec) | {"a2b": self._header_a2b(spec)}
+        return {**super().headers(spec), "a2b": self._header_a2b(spec)}
 
     def autoencoder_of(self, generator: nn.Module) -> nn.Module:
         encoder, _, decoder = split(generator)

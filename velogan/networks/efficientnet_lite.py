@@ -73,7 +73,7 @@ class EfficientNetLite(nn.Module):
         maps: list[Tensor] = []
         for number, block in enumerate(self.blocks):
             x = block(x)
-            if number in self.stage_ends:
+            if number in self.last_blocks:
                 maps.append(x)
         return maps
 
