@@ -21,7 +21,7 @@ from pydantic import (
 
 from velogan.data.config import DataConfig
 from velogan.engine.config import EngineConfig, TrainConfig
-from velogan.engine.optimizers import OptimizerConfig, check_rules, check_schedule, trained_roles
+from velogan.engine.optimizers import OptimizerConfig, check_rules, trained_roles
 from velogan.engine.schedules import ScheduleConfig
 from velogan.files import did_you_mean, parse_yaml
 from velogan.methods import DEFAULT
@@ -125,7 +125,6 @@ class Config(BaseModel):
     @model_validator(mode="after")
     def _check_sections(self) -> Config:
         self.method.check(self.spec)
-        check_schedule(self.schedule, self.optimizer.rules)
         for field in ("masks_a", "masks_b", "labels_a", "labels_b"):
             if getattr(self.data, field) is not None:
                 self._check_adds_terms(field)

@@ -86,7 +86,7 @@ def test_no_thread_is_with_the_store_when_a_run_ends(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(heartbeat, "PERIOD_S", 0.001)
     store = Slow()
-    made = heartbeat.Heartbeat(store, rank=0, world_size=2, location="here", address="there", process_timeout=60)  # pyright: ignore[reportArgumentType]
+    made = heartbeat.Heartbeat(store, rank=0, locations=["here", "there"], address="there", process_timeout=60)  # pyright: ignore[reportArgumentType]
     assert store.asked.wait(10)
     made.close()
     assert not [one for one in threading.enumerate() if one.name == "velogan-heartbeat"]
@@ -108,13 +108,14 @@ def test_a_silent_rank_and_a_silent_store_are_told_apart(answers: bool, monkeypa
                 raise RuntimeError("closed")
             return 0
 
-    def lost(text: str) -> None:
+    def lost(self: Any, text: str) -> None:
         said.append(text)
         told.set()
 
     monkeypatch.setattr(heartbeat, "PERIOD_S", 0.01)
-    options: Any = {"store": Store(), "address": "an address", "process_timeout": 0.5, "on_lost": lost}
-    made = heartbeat.Heartbeat(rank=0, world_size=2, location="here", **options)
+    monkeypatch.setattr(heartbeat.Heartbeat, "_end_process", lost)
+    options: Any = {"store": Store(), "address": "an address", "process_timeout": 0.5}
+    made = heartbeat.Heartbeat(rank=0, locations=["here", "there"], **options)
     assert told.wait(10)
     made.close()
     assert said[0].startswith("no heartbeat from rank 1" if answers else "no answer from the rendezvous at an address")

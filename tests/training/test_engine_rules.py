@@ -9,7 +9,7 @@ import torch
 from velogan.engine import device as devices
 from velogan.engine.config import EngineConfig
 from velogan.engine.device import resolve_device, select_device
-from velogan.engine.processes import default_threads
+from velogan.engine.processes import available_cores
 from velogan.kernels import precision
 from velogan.training import engine_rules
 from velogan.training.engine_rules import CONFLICTS, MODES, EngineRequirements, resolve_auto
@@ -30,7 +30,7 @@ def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kern
 def test_auto_on_a_cpu_takes_everything_fast_and_says_why():
     chosen, decisions = _resolve(EngineConfig(device="cpu"))
     assert (chosen.mode, chosen.kernels, chosen.compile) == ("eager", "native", "off")
-    assert chosen.threads == default_threads()
+    assert chosen.threads == len(available_cores())
     assert decisions.keys() == EngineConfig.model_fields.keys() - {"threads"}
     assert all(decision.reason for decision in decisions.values())
     assert all(getattr(chosen, name) == decision.value for name, decision in decisions.items())

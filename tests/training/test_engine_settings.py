@@ -17,7 +17,7 @@ BEFORE = BEFORE.model_copy(update={"checkpoint_activations": "off"})
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_settings, "default_threads", lambda: 2)
+    monkeypatch.setattr(engine_settings, "available_cores", lambda: [0, 1])
 
 
 def _resumed(before: EngineConfig = BEFORE, **requested: Any) -> tuple[dict[str, Any], str]:

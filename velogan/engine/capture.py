@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from velogan.engine.ema import weights_and_buffers
 from velogan.engine.optimizers import make_capturable
 from velogan.engine.step import PostStepHook, Step
 from velogan.types import Batch
@@ -96,9 +97,9 @@ class CapturedStep:
             self._inputs[split] = {name: value.to(self._number.device, copy=True) for name, value in batch.items()}
             return
         inputs = self._inputs[split]
-        if _signature(batch) != _signature(inputs):
+        if (expected := _describe(inputs)) != _describe(batch):
             raise ValueError(
-                f"a captured step needs batches of one shape and type, but {_describe(inputs)} is followed by "
+                f"a captured step needs batches of one shape and type, but {expected} is followed by "
                 f"{_describe(batch)}: set engine.mode=eager, or a data.preprocess that crops"
             )
         for name, value in batch.items():
@@ -120,9 +121,7 @@ class CapturedStep:
 
     def _mutable_tensors(self) -> Iterator[Tensor]:
         """Yield every tensor that a step changes."""
-        for net in self.step.nets.values():
-            yield from net.parameters()
-            yield from net.buffers()
+        yield from weights_and_buffers(self.nets)
         yield from self.state.buffers()
         yield from self.latch.state_tensors()
         yield from self.scale.state_tensors() if self.scale is not None else ()
@@ -131,10 +130,6 @@ class CapturedStep:
         for optimizer in self.optimizers.values():
             for moments in optimizer.state.values():
                 yield from (value for value in moments.values() if torch.is_tensor(value))
-
-
-def _signature(batch: Batch) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    return {name: (value.shape, value.dtype) for name, value in batch.items()}
 
 
 def _describe(batch: Batch) -> str:

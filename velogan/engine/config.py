@@ -15,20 +15,14 @@ class TrainConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)  # one spelling of durations
 
     length: Duration = Field(
-        default="200 epochs",
-        description="Run length: '60 minutes', '5000 images' or '200 epochs'; --minutes, --images and --epochs set it.",
+        default="200 epochs", description="Run length, such as '5000 images'. --minutes, --images or --epochs set it."
     )
     accumulate: int = Field(
-        default=1,
-        ge=1,
-        le=4096,
-        description="Gradient accumulation: number of batches whose gradients are averaged before each update.",
+        default=1, ge=1, le=4096, description="Gradient accumulation: number of batches averaged in each update."
     )
     seed: int = Field(default=0, ge=0, description="Random seed.")
     ema_images: int = Field(
-        default=5000,
-        ge=1,
-        description="Half-life, in images, of the exponential moving average of the generators' weights.",
+        default=5000, ge=1, description="Half-life of the moving average of the generators' weights, in images."
     )
     ema_rampup: float = Field(
         default=0.05,
@@ -38,11 +32,7 @@ class TrainConfig(BaseModel):
         "runs, but lagging further behind the weights.",
     )
     process_timeout: float = Field(
-        default=60,
-        ge=2,
-        le=86400,
-        description="With several processes (torchrun): end the run if one of them does not respond for this many "
-        "seconds.",
+        default=60, ge=2, le=86400, description="torchrun: seconds without response of a process until the run ends."
     )
     log_every: Duration = Field(default="0.5 %", description="Interval of the lines of statistics in stats.jsonl.")
     sample_every: Duration = Field(
@@ -66,13 +56,9 @@ class TrainConfig(BaseModel):
         "from. --start sets it.",
     )
     patience: int = Field(
-        default=0,
-        ge=0,
-        description="Early stopping: end the run after this many checkpoints without a better score; 0: never.",
+        default=0, ge=0, description="Early stopping: checkpoints without a better score until the run ends; 0: never."
     )
-    keep: int = Field(
-        default=2, ge=1, description="Number of newest checkpoints that are kept, in addition to the best."
-    )
+    keep: int = Field(default=2, ge=1, description="Number of newest checkpoints that are kept, besides the best.")
     logger: Literal["none", "tensorboard", "wandb", "mlflow"] = Field(
         default="tensorboard",
         description="Where metrics and sample images are logged, in addition to stats.jsonl. wandb and mlflow need "

@@ -214,23 +214,17 @@ def _join(device: str, *, process_timeout: float) -> DistributedContext:
         store = _launch_store(store, rank, world_size)
         backend = "cpu:gloo,cuda:nccl" if uses_cuda else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_COLLECTIVE_TIMEOUT)
+        locations: list[Any] = [None] * world_size
+        dist.all_gather_object(locations, f"{socket.gethostname()}, process {os.getpid()}")
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise ConnectionError(f"rank {rank} of {world_size} cannot reach the others at {address}: {reason}") from error
-    location = f"{socket.gethostname()}, process {os.getpid()}"
     return DistributedContext(
         rank,
         world_size,
         local_rank=local_rank(),
         local_world_size=read_number("LOCAL_WORLD_SIZE", "1"),
-        heartbeat=Heartbeat(
-            store,
-            rank=rank,
-            world_size=world_size,
-            location=location,
-            address=address,
-            process_timeout=process_timeout,
-        ),
+        heartbeat=Heartbeat(store, rank=rank, locations=locations, address=address, process_timeout=process_timeout),
     )
 
 
@@ -265,12 +259,11 @@ def _select_gpu(device: str) -> bool:
     """Make the GPU of this process the current one; return False if it trains on the CPU."""
     if device.partition(":")[0] not in ("auto", "cuda") or not torch.cuda.is_available():
         return False
-    if ":" in device:
-        raise ValueError(f"engine.device={device}: each of several processes has its own GPU; set engine.device=cuda")
-    if local_rank() >= (count := torch.cuda.device_count()):
+    count = torch.cuda.device_count()
+    if ":" in device or local_rank() >= count:
         raise ValueError(
-            f"process {local_rank()} of this host has no GPU, there are {count}: start torchrun with "
-            f"--nproc-per-node {count}, or set --engine.device cpu"
+            f"engine.device={device}: process {local_rank()} of this host needs a GPU of its own; set cuda, and "
+            f"torchrun's --nproc-per-node to at most {count}, or set cpu"
         )
     torch.cuda.set_device(local_rank())
     return True

@@ -24,7 +24,7 @@ class EMA:
         self.nets = {role: copy.deepcopy(net).eval().requires_grad_(False) for role, net in nets.items()}
         self.half_life, self.rampup = half_life, rampup
         self._updated = 0
-        self._sources = list(_tensors(nets))
+        self._sources = list(weights_and_buffers(nets))
         self._update_weight = torch.zeros((), device=self._sources[0].device)
 
     def set_decay(self, images: int) -> None:
@@ -44,7 +44,7 @@ class EMA:
 
     def state_tensors(self) -> Iterator[Tensor]:
         """Return the averages."""
-        return _tensors(self.nets)
+        return weights_and_buffers(self.nets)
 
     def state_dict(self) -> dict[str, Any]:
         return {"updated": self._updated}
@@ -53,7 +53,7 @@ class EMA:
         self._updated = state["updated"]
 
 
-def _tensors(nets: Mapping[str, nn.Module]) -> Iterator[Tensor]:
+def weights_and_buffers(nets: Mapping[str, nn.Module]) -> Iterator[Tensor]:
     for net in nets.values():
         yield from net.parameters()
         yield from net.buffers()

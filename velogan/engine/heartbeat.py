@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,10 +35,10 @@ class Heartbeat:
     """Increments a counter in the rendezvous' `store`, and monitors the next rank's counter.
 
     A collective may block for hours while rank 0 validates; the heartbeat tells a slow peer from a dead one. After
-    `process_timeout` seconds without a heartbeat, or without an answer of the store, it calls `on_lost` with a message.
-    By default that ends this process, because a blocked collective cannot be interrupted.
+    `process_timeout` seconds without a heartbeat, or without an answer of the store, it ends this process, because a
+    blocked collective cannot be interrupted.
 
-    location: host and process of this rank, for messages
+    locations: host and process of each rank, for messages
     address: that of the rendezvous, for messages
     """
 
@@ -47,18 +47,14 @@ class Heartbeat:
         store: Store,
         *,
         rank: int,
-        world_size: int,
-        location: str,
+        locations: Sequence[str],
         address: str,
         process_timeout: float,
-        on_lost: Callable[[str], None] | None = None,
     ):
-        self.rank, self.world_size, self.address, self.process_timeout = rank, world_size, address, process_timeout
+        self.rank, self.locations, self.address, self.process_timeout = rank, locations, address, process_timeout
         # a call that hangs blocks only its own connection
         self._counters, self._messages = store.clone(), store.clone()  # pyright: ignore[reportAttributeAccessIssue]
-        self._on_lost = on_lost or self._end_process
-        self._next_rank, self._locations = (rank + 1) % world_size, {rank: location}
-        self._messages.set(f"velogan/location/{rank}", location)
+        self._next_rank = (rank + 1) % len(locations)
         self._closed = threading.Event()
         self._last_answer = self._last_beat = time.monotonic()  # of the store; of the next rank
         self._threads = [
@@ -89,17 +85,14 @@ class Heartbeat:
         after = self._call_with_timeout(self._counts)
         if before is None or after is None:
             return self._describe_lost_store(_STORE_TIMEOUT_S)
-        return " and ".join(self.describe(rank) for rank in range(self.world_size) if before[rank] == after[rank])
+        return " and ".join(self.describe(rank) for rank in range(len(self.locations)) if before[rank] == after[rank])
 
     def describe(self, rank: int) -> str:
-        """Return the name of a rank, with its host and process if these are known."""
-        if rank not in self._locations:
-            location = self._call_with_timeout(lambda: self._messages.get(f"velogan/location/{rank}").decode())
-            self._locations[rank] = location or "host unknown"
-        return f"rank {rank} of {self.world_size} ({self._locations[rank]})"
+        """Return the name of a rank, with its host and process."""
+        return f"rank {rank} of {len(self.locations)} ({self.locations[rank]})"
 
     def _counts(self) -> list[int]:
-        return [self._messages.add(f"velogan/beat/{rank}", 0) for rank in range(self.world_size)]
+        return [self._messages.add(f"velogan/beat/{rank}", 0) for rank in range(len(self.locations))]
 
     def _beat(self) -> None:
         previous_count = -1
@@ -115,14 +108,13 @@ class Heartbeat:
             self._last_answer = now
 
     def _watch(self) -> None:
-        self.describe(self._next_rank)  # while the store still answers
         while not self._closed.wait(PERIOD_S):
             now = time.monotonic()
             if now - self._last_answer > self.process_timeout:
-                self._on_lost(self._describe_lost_store(now - self._last_answer))
+                self._end_process(self._describe_lost_store(now - self._last_answer))
             # without answers the next rank may well be alive: only time with answers counts against it
             elif (silence := self._last_answer - self._last_beat) > self.process_timeout:
-                self._on_lost(f"no heartbeat from {self.describe(self._next_rank)} for {silence:.0f} s")
+                self._end_process(f"no heartbeat from {self.describe(self._next_rank)} for {silence:.0f} s")
 
     def _describe_lost_store(self, seconds: float) -> str:
         return f"no answer from the rendezvous at {self.address} for {seconds:.0f} s: its host or the link is lost"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from torch import nn
+from torch import Tensor, nn
 
 from velogan.engine.schedules import ScheduleConfig
 from velogan.files import did_you_mean
@@ -24,22 +24,14 @@ class OptimizerConfig(BaseModel):
 
     kind: Kind = Field(default="adam", description="Adam, AdamW (decoupled weight decay), RAdam, SGD or RMSprop.")
     lr: float = Field(default=2e-4, gt=0, description="Learning rate before the schedule.")
-    beta1: float = Field(
-        default=0.5, ge=0, lt=1, description="adam, adamw, radam: decay of the gradient's running mean."
-    )
-    beta2: float = Field(
-        default=0.999, ge=0, lt=1, description="All but sgd: decay of the squared gradient's running mean."
-    )
+    beta1: float = Field(default=0.5, ge=0, lt=1, description="adam, adamw, radam: decay of the gradient's mean.")
+    beta2: float = Field(default=0.999, ge=0, lt=1, description="All but sgd: decay of the squared gradient's mean.")
     epsilon: float = Field(
-        default=1e-8,
-        ge=0,
-        description="All but sgd: added to the root of the squared gradient's mean. PyTorch uses 1e-8, Keras 1e-7.",
+        default=1e-8, ge=0, description="All but sgd: added to the root of the squared gradient's mean; Keras has 1e-7."
     )
     momentum: float = Field(default=0.0, ge=0, lt=1, description="sgd, rmsprop: momentum.")
     weight_decay: float = Field(default=0.0, ge=0, description="Weight decay.")
-    clip_norm: float | None = Field(
-        default=None, gt=0, description="Gradient clipping: maximum norm of each network's gradient."
-    )
+    clip_norm: float | None = Field(default=None, gt=0, description="Maximum norm of each network's gradient.")
     rules: tuple[str, ...] = Field(
         default=(),
         description="Settings for networks by name, first match wins: 'D_*:lr=1e-4' or 'G_A:kind=adamw,beta1=0.9'. "
@@ -72,15 +64,6 @@ class OptimizerConfig(BaseModel):
         else:
             settings |= {"betas": (own.beta1, own.beta2), "eps": own.epsilon}
         return own.kind, settings | {"clip_norm": own.clip_norm, "name": network, "schedule": schedule}
-
-
-def check_schedule(schedule: ScheduleConfig, rules: Sequence[str]) -> None:
-    """Raise ValueError if `schedule`, or what a rule makes of it, is exponential without an interval."""
-    changed = {f"optimizer.rules: '{rule}': schedule": _parse_rule(rule)[2] for rule in rules}
-    for name, changes in {"schedule.kind": {}, **changed}.items():
-        own = schedule.model_copy(update=changes)
-        if own.kind == "exponential" and own.every is None:
-            raise ValueError(f"{name}=exponential: every is missing; give the interval of the decay, such as '50 %'")
 
 
 def _parse_rule(rule: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
@@ -206,29 +189,26 @@ def _initialise_momentum(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 def _match_memory_format(optimizer: torch.optim.Optimizer, *_: object) -> None:
     """Convert gradients to the memory format of their weights: torch's fused CPU kernels read all in memory order."""
-    for weight in _channels_last_weights(optimizer):
-        assert weight.grad is not None
-        if weight.grad.stride() != weight.stride():
-            weight.grad = torch.empty_like(weight).copy_(weight.grad)
+    for weight, grad in _channels_last_gradients(optimizer):
+        if grad.stride() != weight.stride():
+            weight.grad = torch.empty_like(weight).copy_(grad)
 
 
 def _to_contiguous_strides(optimizer: torch.optim.Optimizer, *_: object) -> None:
     """Give gradients contiguous strides over their channels-last memory: the kernel would copy others, for nothing."""
-    for weight in _channels_last_weights(optimizer):
-        assert weight.grad is not None
-        weight.grad = weight.grad.as_strided(weight.shape, torch.empty(weight.shape, device="meta").stride())
+    for weight, grad in _channels_last_gradients(optimizer):
+        weight.grad = grad.as_strided(weight.shape, torch.empty(weight.shape, device="meta").stride())
 
 
 def _to_weight_strides(optimizer: torch.optim.Optimizer, *_: object) -> None:
     """Restore the strides of gradients."""
-    for weight in _channels_last_weights(optimizer):
-        assert weight.grad is not None
-        weight.grad = weight.grad.as_strided(weight.shape, weight.stride())
+    for weight, grad in _channels_last_gradients(optimizer):
+        weight.grad = grad.as_strided(weight.shape, weight.stride())
 
 
-def _channels_last_weights(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+def _channels_last_gradients(optimizer: torch.optim.Optimizer) -> list[tuple[nn.Parameter, Tensor]]:
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    return [weight for weight in weights if weight.grad is not None and not weight.is_contiguous()]
+    return [(weight, weight.grad) for weight in weights if weight.grad is not None and not weight.is_contiguous()]
 
 
 def make_capturable(optimizers: Mapping[str, torch.optim.Optimizer]) -> None:

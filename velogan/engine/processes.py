@@ -46,10 +46,6 @@ def available_cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
-def default_threads() -> int:
-    return len(available_cores())
-
-
 def child_environment() -> dict[str, str]:
     """Return an environment for child processes in which a folder `velogan` elsewhere does not hide this package."""
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from velogan.engine.processes import child_environment, default_threads
+from velogan.engine.processes import available_cores, child_environment
 from velogan.files import install
 
 RAY_ENVIRONMENT = {
@@ -90,7 +90,7 @@ def _start_or_connect(address: str | None, folder: str, memory: int) -> None:
             raise ValueError(f"--address {address}: no Ray answers there ({str(error).splitlines()[0]})") from None
         return
     os.environ.update(child_environment())
-    options |= {"num_cpus": default_threads(), "include_dashboard": False, "_temp_dir": folder}
+    options |= {"num_cpus": len(available_cores()), "include_dashboard": False, "_temp_dir": folder}
     try:
         ray.init(address="local", object_store_memory=memory, **options)
     except Exception as error:  # Ray raises no specific class here

@@ -28,8 +28,8 @@ class ScheduleConfig(BaseModel):
     gamma: float = Field(default=0.1, gt=0, le=1, description="step and exponential: decay factor.")
     every: Duration | None = Field(
         default=None,
-        description="step and exponential: interval of the decay by `gamma`, such as '10000 images'. exponential needs "
-        "a value; the default of step is 50 epochs of the schedule.",
+        description="step and exponential: interval of the decay by `gamma`, such as '10000 images'. Default: "
+        "50 epochs of the schedule.",
     )
     warmup: Duration | None = Field(
         default=None, description="Linear warm-up from 0, multiplied with the schedule, such as '5 %'."
@@ -39,8 +39,8 @@ class ScheduleConfig(BaseModel):
 SpanCounter = Callable[[Span], float]
 """Returns how many times a span has passed since the start of the run, with the fraction of the next."""
 
-_STEP_EPOCHS = 50
-"""Epochs between the decays of `step`, as in the reference implementation."""
+DECAY_EPOCHS = 50
+"""Default interval of step, as in the reference implementation, and exponential, in epochs of the schedule."""
 
 
 class Schedule:
@@ -57,32 +57,21 @@ class Schedule:
 
     def factor(self, network: str, epoch: int, passed: SpanCounter) -> float:
         """Return the factor on the initial rate of `network` in `epoch`, counted from 1."""
-        config = self._configs[network]
-        factor = max(self._factor(config, epoch, passed), 0.0)
-        if config.warmup:  # Goyal et al. 2017, section 2.2
-            factor *= min(passed(parse_span(config.warmup)), 1.0)
-        return factor
-
-    def _factor(self, config: ScheduleConfig, epoch: int, passed: SpanCounter) -> float:
-        """Return the factor without warm-up.
-
-        linear is 1 - max(0, e - n) / (n' + 1) in epoch e, counted from 1, with n constant and n' decaying epochs.
-        """
-        completed = epoch - 1
+        config, completed = self._configs[network], epoch - 1
+        warmup = min(passed(parse_span(config.warmup)), 1.0) if config.warmup else 1.0  # Goyal et al. 2017, section 2.2
+        decays = passed(parse_span(config.every)) if config.every else completed / DECAY_EPOCHS
         match config.kind:
-            case "linear":
+            case "linear":  # with n constant and n' decaying epochs: 1 - max(0, epoch - n) / (n' + 1)
                 constant = round(self.epochs * config.hold)
-                return 1.0 - max(0, epoch - constant) / (max(self.epochs - constant, 0) + 1)
-            case "step":
-                decays = math.floor(passed(parse_span(config.every))) if config.every else completed // _STEP_EPOCHS
-                return config.gamma**decays
+                return warmup * max(1.0 - max(0, epoch - constant) / (max(self.epochs - constant, 0) + 1), 0.0)
             case "cosine":  # Loshchilov and Hutter 2017, eq. 5, one period, minimum 0
-                return 0.5 * (1 + math.cos(math.pi * min(completed / self.epochs, 1.0)))
+                return warmup * 0.5 * (1 + math.cos(math.pi * min(completed / self.epochs, 1.0)))
+            case "step":
+                return warmup * config.gamma ** math.floor(decays)
             case "exponential":
-                assert config.every is not None  # `check_schedule` ensures it
-                return config.gamma ** passed(parse_span(config.every))
+                return warmup * config.gamma**decays
             case "constant":
-                return 1.0
+                return warmup
 
     def apply(self, epoch: int, passed: SpanCounter) -> None:
         """Set the learning rates of all parameter groups in `epoch` of the schedule, counted from 1."""

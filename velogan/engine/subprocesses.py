@@ -25,24 +25,18 @@ def run_in_subprocess(
     Returns the exit code (negative: the signal that killed it) and the result, which has an `error` if the function
     failed, and is empty if the process was killed.
     """
-    # in a new session: Ctrl-C in the terminal reaches only this process, which stops its children itself
-    child = subprocess.Popen(
+    # in a new session: Ctrl-C in the terminal reaches only this process, which then kills the child
+    child = subprocess.run(
         [sys.executable, "-P", "-m", module],
-        env=child_environment(),
-        stdin=subprocess.PIPE,
+        input=json.dumps({**request, "cores": list(cores), "parent": os.getpid()}),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        env=child_environment(),
         start_new_session=True,
     )
-    try:
-        output, _ = child.communicate(json.dumps({**request, "cores": list(cores), "parent": os.getpid()}))
-    except BaseException:
-        child.terminate()
-        child.communicate()
-        raise
     with suppress(ValueError, IndexError):
-        result = json.loads(output.splitlines()[-1])
+        result = json.loads(child.stdout.splitlines()[-1])
         if isinstance(result, dict):
             return child.returncode, result
     return child.returncode, {}

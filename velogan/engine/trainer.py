@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.duration import Length, Span
-from velogan.engine.ema import EMA
+from velogan.engine.ema import EMA, weights_and_buffers
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import load_optimizer_state, optimizer_state
@@ -215,12 +216,10 @@ class Trainer:
 
     def _draw(self, split: str, images: int) -> Tensor:
         """Draw numbers for this rank's `images`: its part of those that a single process would draw for all."""
-        is_pinned = self.device.type == "cuda"  # else the copy to the device would wait for earlier steps
-        uniform = torch.rand(self.draws[split], images * self.distributed.world_size, pin_memory=is_pinned)
-        if not self.distributed.is_distributed:
-            return uniform
+        uniform = torch.rand(self.draws[split], images * self.distributed.world_size)
         uniform = uniform.narrow(1, self.distributed.rank * images, images).contiguous()
-        return uniform.pin_memory() if is_pinned else uniform
+        # from other memory the copy to the device would wait for earlier steps
+        return uniform.pin_memory() if self.device.type == "cuda" else uniform
 
     def clock_state(self) -> dict[str, Any]:
         """Return the clock's state; at the end of a run in minutes the time reserved for hooks counts as spent."""
@@ -260,9 +259,7 @@ class Trainer:
     def broadcast_initial_state(self, state: Mapping[str, Any] | None) -> None:
         """Broadcast rank 0's weights and averages, and the `state` from which it resumes, if there is one."""
         if self.distributed.is_distributed:
-            averages = list(self.ema.state_tensors())
-            weights = [value for net in self.nets.values() for value in (*net.parameters(), *net.buffers())]
-            self.distributed.broadcast_tensors([*weights, *averages])
+            self.distributed.broadcast_tensors([*weights_and_buffers(self.nets), *self.ema.state_tensors()])
             state = self.distributed.broadcast(state)
             if state is not None and not self.distributed.is_main_process:
                 self.load_state_dict(state)
@@ -270,11 +267,7 @@ class Trainer:
 
 def copy_to_cpu(state: Any) -> Any:
     """Return a copy of nested dicts and lists with all tensors on the CPU."""
-    if isinstance(state, Tensor):
-        return state.detach().to("cpu", copy=True)
-    if isinstance(state, Mapping):
-        return {name: copy_to_cpu(value) for name, value in state.items()}
-    return [copy_to_cpu(value) for value in state] if isinstance(state, (list, tuple)) else state
+    return tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), state)
 
 
 def step_seed(seed: int, images: int) -> int:

@@ -11,7 +11,7 @@ from velogan.engine.compiled import find_missing_compiler
 from velogan.engine.config import EngineConfig
 from velogan.engine.device import select_device
 from velogan.engine.optimizers import FUSED
-from velogan.engine.processes import default_threads
+from velogan.engine.processes import available_cores
 from velogan.kernels.norms import NormKernels
 from velogan.kernels.precision import precision_for
 from velogan.types import Decision
@@ -130,7 +130,7 @@ def resolve_auto(
     gemm_gain: measures how many times faster than the library's the native convolutions of a precision are; 0 if none
     """
     device = select_device(config)
-    engine = config.model_copy(update={"device": str(device), "threads": config.threads or default_threads()})
+    engine = config.model_copy(update={"device": str(device), "threads": config.threads or len(available_cores())})
     decisions = [Decision("device", str(device), "requested" if config.device != "auto" else "the fastest available")]
     # each rule sees the values before it; the second entry is the fallback if the rule's value conflicts
     rules: dict[str, tuple[Callable[[], tuple[str, str]], str]] = {

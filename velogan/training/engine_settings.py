@@ -14,7 +14,7 @@ from velogan.engine.config import EngineConfig
 from velogan.engine.device import select_device
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.duration import parse_span
-from velogan.engine.processes import default_threads
+from velogan.engine.processes import available_cores
 from velogan.files import pluralize
 from velogan.kernels.fused import training_speedup
 from velogan.training.engine_rules import MODES, EngineRequirements, find_conflict, resolve_auto
@@ -50,7 +50,7 @@ def resolve_engine_on_resume(
     - Unsupported here: this machine does not support `before`, so all fields are resolved again.
     """
     if config.engine.threads is None:
-        before = before.model_copy(update={"threads": default_threads()})
+        before = before.model_copy(update={"threads": len(available_cores())})
     explicit = {name: value for name, value in config.engine.model_dump().items() if value not in ("auto", None)}
     requested = explicit | MODES[config.engine.mode] | explicit  # what the user sets overrides the mode
     override = {name: value for name, value in requested.items() if value != getattr(before, name)}
@@ -103,7 +103,7 @@ def assign_threads(distributed: DistributedContext, requested: EngineConfig, eng
     if missing := unsupported_reason(engine):
         raise ValueError(f"rank 0 uses engine settings that are not supported here: {missing}; set --engine.mode eager")
     return engine.model_copy(
-        update={"threads": requested.threads or max(1, default_threads() // distributed.local_world_size)},
+        update={"threads": requested.threads or max(1, len(available_cores()) // distributed.local_world_size)},
     )
 
 
