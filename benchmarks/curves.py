@@ -1,9 +1,9 @@
-"""Loss curves of the engine's modes from one seed, on rendered apples to oranges at 64x64: are they equal?
+"""Loss curves of the engine's modes from one seed, on rendered apples to oranges at 64x64.
 
     python -m benchmarks.curves OUT.json [STEPS] [MODE ...]
 
 Writes a list with an entry per mode: `mode`, `images` seen and the generators' total `loss`, the mean of the ten steps
-up to there. Without modes it takes those that make sense on this machine.
+up to there. Default: the modes that suit this machine.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def curve(mode: str, *, steps: int) -> dict[str, Any]:
     images: list[int] = []
     loss: list[float] = []
 
-    def look(seen: int) -> None:
-        images.append(seen)
+    def record(number: int) -> None:
+        images.append(number)
         loss.append(trainer.stats.tick()["generator/total"])
 
-    trainer.run(length, hooks=[Hook(parse_span(f"{EVERY} images"), look)])
+    trainer.run(length, hooks=[Hook(parse_span(f"{EVERY} images"), record)])
     print(f"{mode}: {loss[0]:.3f} ... {loss[-1]:.3f}", flush=True)
     return {"mode": mode, "images": images, "loss": loss}
 

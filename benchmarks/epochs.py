@@ -1,8 +1,8 @@
-"""How long an epoch takes by each method, beside Table 1 of "Improving Cycle-GAN using Intel AI DevCloud" (2018).
+"""Time of an epoch by each method, compared with Table 1 of "Improving Cycle-GAN using Intel AI DevCloud" (2018).
 
     python -m benchmarks.epochs --data apple2orange --out epochs.json
 
-It trains the presets by turns, on all threads, for a share of an epoch, and writes how long an epoch takes with each.
+Trains the presets alternately, on all threads, for a fraction of an epoch, and writes the time of an epoch of each.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ TABLE_1 = {
 }
 """By number of epochs: the paper's minutes of Cycle-GAN, of the proposed architecture, and its speed-up."""
 
-PIECE = Span(10, "images")
-"""The length of a turn."""
+TURN = Span(10, "images")
+"""Length of a turn."""
 
 
 @dataclass
-class Entrant:
+class Candidate:
     """A method's trainer, and the (images, seconds) of its turns."""
 
     config: Config
@@ -57,7 +57,7 @@ class Entrant:
         self.length = parse_length(config.train.length, images_per_epoch=self.trainer.images_per_epoch)
 
     def take_turn(self) -> tuple[int, float]:
-        """Train for about `PIECE`, as between two log lines of a run; return images and seconds."""
+        """Train for about `TURN`, as between two log lines of a run; return images and seconds."""
         trainer = self.trainer
         images, seconds = trainer.images, trainer.clock.seconds
 
@@ -66,13 +66,13 @@ class Entrant:
             trainer.stop_requested = True
 
         trainer.stop_requested = False
-        trainer.run(self.length, hooks=[Hook(PIECE, stop)])
+        trainer.run(self.length, hooks=[Hook(TURN, stop)])
         assert trainer.images > images, "the run had already ended"
         return trainer.images - images, trainer.clock.seconds - seconds
 
     @property
     def images(self) -> int:
-        """The images of all turns."""
+        """Images of all turns."""
         return sum(images for images, _ in self.turns)
 
     @property
@@ -82,7 +82,7 @@ class Entrant:
 
 
 def measure_epochs(configs: Mapping[str, Config], *, fraction: float, display: Display) -> dict[str, Any]:
-    """Train each of `configs`, one of which is named cyclegan, by turns until each has done `fraction` of an epoch.
+    """Train each of `configs`, one of which is named cyclegan, alternately until each has done `fraction` of an epoch.
 
     The first turn of each is not counted. All use the pictures of the first configuration. Raises `ValueError` for a
     fraction outside (0, 1].
@@ -90,39 +90,39 @@ def measure_epochs(configs: Mapping[str, Config], *, fraction: float, display: D
     if not 0 < fraction <= 1:
         raise ValueError(f"--fraction {fraction}: give a share of an epoch, more than 0 and at most 1")
     data = open_data(next(iter(configs.values())).data, task=display.task, print_line=display.print_line)
-    entrants = {name: Entrant(config, data) for name, config in configs.items()}
-    epoch = max(one.trainer.images_per_epoch for one in entrants.values())
-    for name, one in entrants.items():
+    candidates = {name: Candidate(config, data) for name, config in configs.items()}
+    epoch = max(candidate.trainer.images_per_epoch for candidate in candidates.values())
+    for name, candidate in candidates.items():
         display.print_line(f"{name}: warming up")
-        one.take_turn()
-    while any(one.images < fraction * epoch for one in entrants.values()):
-        for one in entrants.values():
-            one.turns.append(one.take_turn())
-        display.print_line(", ".join(f"{name} {one.images} of {epoch}" for name, one in entrants.items()))
-    cyclegan = entrants["cyclegan"].minutes_of_epoch
+        candidate.take_turn()
+    while any(candidate.images < fraction * epoch for candidate in candidates.values()):
+        for candidate in candidates.values():
+            candidate.turns.append(candidate.take_turn())
+        display.print_line(", ".join(f"{name} {candidate.images} of {epoch}" for name, candidate in candidates.items()))
+    cyclegan = candidates["cyclegan"].minutes_of_epoch
     return {
-        "machine": machine(next(iter(entrants.values())).trainer.device),
+        "machine": machine(next(iter(candidates.values())).trainer.device),
         "images_of_epoch": epoch,
         "fraction": fraction,
         "table_1": {str(epochs): row for epochs, row in TABLE_1.items()},
         "rows": [
             {
                 "method": name,
-                "engine": one.config.engine.model_dump(mode="json"),
-                "image_size": one.config.data.crop_size,
-                "images": one.images,
-                "seconds": sum(seconds for _, seconds in one.turns),
-                "turns": one.turns,
-                "minutes": {str(epochs): epochs * one.minutes_of_epoch for epochs in TABLE_1},
-                "speed_up": cyclegan / one.minutes_of_epoch,
+                "engine": candidate.config.engine.model_dump(mode="json"),
+                "image_size": candidate.config.data.crop_size,
+                "images": candidate.images,
+                "seconds": sum(seconds for _, seconds in candidate.turns),
+                "turns": candidate.turns,
+                "minutes": {str(epochs): epochs * candidate.minutes_of_epoch for epochs in TABLE_1},
+                "speed_up": cyclegan / candidate.minutes_of_epoch,
             }
-            for name, one in entrants.items()
+            for name, candidate in candidates.items()
         ],
     }
 
 
 def render_epochs(result: dict[str, Any]) -> Iterator[RenderableType]:
-    """The paper's table with our rows below it; ≈ marks extrapolated figures."""
+    """Yield the paper's table with our rows below it; ≈ marks extrapolated values."""
     table = Table(title="minutes by number of epochs", title_justify="left", box=SIMPLE_HEAD)
     for column in ("", *map(str, TABLE_1)):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
@@ -130,8 +130,8 @@ def render_epochs(result: dict[str, Any]) -> Iterator[RenderableType]:
     def add(name: str, show: Callable[[int], str], *, last: bool = False) -> None:
         table.add_row(name, *map(show, TABLE_1), end_section=last)
 
-    add("their Cycle-GAN", lambda epochs: f"{TABLE_1[epochs][0]:.2f}")
-    add("their proposal", lambda epochs: f"{TABLE_1[epochs][1]:.2f}")
+    add("paper: Cycle-GAN", lambda epochs: f"{TABLE_1[epochs][0]:.2f}")
+    add("paper: proposal", lambda epochs: f"{TABLE_1[epochs][1]:.2f}")
     add("  speed-up", lambda epochs: f"{TABLE_1[epochs][2]:.4f}x", last=True)
     for row in result["rows"]:
 
@@ -139,7 +139,7 @@ def render_epochs(result: dict[str, Any]) -> Iterator[RenderableType]:
             done = row["images"] / result["images_of_epoch"]
             return f"{'≈ ' if done < epochs else ''}{row['minutes'][str(epochs)]:.2f}"
 
-        add(f"our {row['method']}", show)
+        add(f"here: {row['method']}", show)
         if row["method"] != "cyclegan":
             add("  speed-up", lambda epochs, row=row: f"{row['speed_up']:.2f}x")
     yield table
@@ -154,12 +154,12 @@ def main() -> None:
     parser.add_argument("--size", choices=["xs", "s", "m", "l"], default="l")
     parser.add_argument("--image-size", type=int, default=256)
     parser.add_argument("--fraction", type=float, default=0.02)
-    asked = parser.parse_args()
-    data = {"path": asked.data, "crop_size": asked.image_size, "validation": 0}
-    configs = {name: RECIPES[name]().with_size(asked.size).change(data=data) for name in METHODS}
+    args = parser.parse_args()
+    data = {"path": args.data, "crop_size": args.image_size, "validation": 0}
+    configs = {name: RECIPES[name]().with_size(args.size).change(data=data) for name in METHODS}
     with Display() as display:
-        result = measure_epochs(configs, fraction=asked.fraction, display=display)
-    write_text(asked.out, json.dumps(result, indent=1))
+        result = measure_epochs(configs, fraction=args.fraction, display=display)
+    write_text(args.out, json.dumps(result, indent=1))
     for part in render_epochs(result):
         Console().print(part)
 

@@ -44,64 +44,64 @@ def main() -> int:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--item", help=argparse.SUPPRESS)
     parser.add_argument("--deadline", type=float, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if unknown := [name for name in asked.only or () if name not in ITEMS]:
+    args = parser.parse_args()
+    if unknown := [name for name in args.only or () if name not in ITEMS]:
         parser.error(f"--only {' '.join(unknown)}: there are {', '.join(ITEMS)}")
-    if not asked.minutes > 0 or asked.parallel < 1:
+    if not args.minutes > 0 or args.parallel < 1:
         parser.error("give --minutes above 0, and --parallel 1 or more")
-    if asked.list:
+    if args.list:
         for item in ITEMS.values():
             print(
                 f"{item.name:10} {item.minutes:4g} min{', alone' if item.is_timed else '       '}  {item.description}"
             )
         return 0
-    if asked.item:
-        return _run_item(ITEMS[asked.item], asked)
-    return _run_all(asked)
+    if args.item:
+        return _run_item(ITEMS[args.item], args)
+    return _run_all(args)
 
 
-def _run_item(item: Item, asked: argparse.Namespace) -> int:
+def _run_item(item: Item, args: argparse.Namespace) -> int:
     """Run the item in this process and write its result to its folder."""
     from velogan.engine.device import resolve_device
     from velogan.observe.machine import machine
 
-    folder = asked.out / item.name
-    context = Context(folder, asked.data, asked.tiny, asked.deadline, asked.parallel)
+    folder = args.out / item.name
+    context = Context(folder, args.data, args.tiny, args.deadline, args.parallel)
     result = {**asdict(item.run(context)), "machine": machine(resolve_device("auto"))}
     (folder / "result.json").write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
     return 0
 
 
-def _run_all(asked: argparse.Namespace) -> int:
+def _run_all(args: argparse.Namespace) -> int:
     started_at = time.time()
-    deadline = started_at + 60 * asked.minutes
-    asked.out = asked.out.resolve()
-    asked.data = asked.data.resolve() if asked.data else None
-    asked.out.mkdir(parents=True, exist_ok=True)
-    results = _read_results(asked.out)
+    deadline = started_at + 60 * args.minutes
+    args.out = args.out.resolve()
+    args.data = args.data.resolve() if args.data else None
+    args.out.mkdir(parents=True, exist_ok=True)
+    results = _read_results(args.out)
     for item in ITEMS.values():
-        if asked.only and item.name not in asked.only:
+        if args.only and item.name not in args.only:
             continue
-        if not asked.only and results.get(item.name, {}).get("status") == "done":
+        if not args.only and results.get(item.name, {}).get("status") == "done":
             print(f"{item.name}: done before", flush=True)
             continue
         remaining_s = deadline - time.time() - GRACE_S
-        needed = 0.1 if asked.tiny else item.min_minutes
+        needed = 0.1 if args.tiny else item.min_minutes
         if remaining_s < 60 * needed:
             reason = f"it needs {needed:g} minutes, but {max(remaining_s, 0) / 60:.1f} remain"
             results[item.name] = {"status": "skipped", "reason": reason, "description": item.description}
         else:
-            seconds = remaining_s if asked.tiny else min(remaining_s, 75 * item.minutes)
-            results[item.name] = _run_process(item, asked, deadline=time.time() + seconds)
+            seconds = remaining_s if args.tiny else min(remaining_s, 75 * item.minutes)
+            results[item.name] = _run_process(item, args, deadline=time.time() + seconds)
         result = results[item.name]
         print(f"{item.name}: {result['status']}{', ' + result['reason'] if result.get('reason') else ''}", flush=True)
-        _write(asked.out, results)
+        _write(args.out, results)
     return 0
 
 
-def _run_process(item: Item, asked: argparse.Namespace, *, deadline: float) -> dict[str, Any]:
+def _run_process(item: Item, args: argparse.Namespace, *, deadline: float) -> dict[str, Any]:
     """Run the item in a process of its own, whose process group is killed at the end; return its result."""
-    folder, started_at = asked.out / item.name, time.time()
+    folder, started_at = args.out / item.name, time.time()
     folder.mkdir(exist_ok=True)
     (folder / "result.json").unlink(missing_ok=True)
     command = [
@@ -113,10 +113,10 @@ def _run_process(item: Item, asked: argparse.Namespace, *, deadline: float) -> d
         "--deadline",
         str(deadline),
         "--out",
-        str(asked.out),
+        str(args.out),
     ]
-    command += ["--parallel", str(asked.parallel), *(["--tiny"] if asked.tiny else [])]
-    command += ["--data", str(asked.data)] if asked.data else []
+    command += ["--parallel", str(args.parallel), *(["--tiny"] if args.tiny else [])]
+    command += ["--data", str(args.data)] if args.data else []
     reason, log = "", folder / "output.log"
     with _mps_service(folder, is_requested=not item.is_timed) as env, open(log, "w", encoding="utf-8") as output:
         child = subprocess.Popen(command, stdout=output, stderr=output, env=env, cwd=ROOT, start_new_session=True)

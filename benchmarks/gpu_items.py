@@ -126,12 +126,12 @@ def _kernels(context: Context, engine: Mapping[str, Any]) -> Result:
 def table_1(context: Context) -> Result:
     """Table 1 of "Cycling Faster Through CycleGAN" at batch 16 and 1: one stream, and each cycle on its own stream"""
     from benchmarks.bench.cases import Case
-    from benchmarks.studies.table_1 import TABLE_1, measured
+    from benchmarks.studies.table_1 import TABLE_1, measure
 
     side, batches = (32, (1,)) if context.tiny else (256, (16, 1))
     networks = ("resnet_9",) if context.tiny else tuple(TABLE_1)
     cases = tuple(Case(network, "basic", side, batch) for batch in batches for network in networks)
-    rows = measured(1 if context.tiny else 5, cases)
+    rows = measure(1 if context.tiny else 5, cases)
     columns = {
         "paper (A100, batch 16)": "paper_baseline_ms",
         "paper, streams": "paper_streams_ms",
@@ -288,9 +288,9 @@ def searches(context: Context) -> Result:
     """CycleGANAS' comparisons at 128x128 on horses, facades and apples; `--only searches` resumes OUT"""
     of = ("--last", "--only", "horse2zebra", "facades", "apple2orange")
     result = _run_sets(context, STUDY, *of, module="benchmarks.studies.searches")
-    from benchmarks.scatter import draw, panels
+    from benchmarks.scatter import draw, make_panels
 
-    (context.out / "scatter.svg").write_text(draw(panels(result.metrics)), encoding="utf-8")
+    (context.out / "scatter.svg").write_text(draw(make_panels(result.metrics)), encoding="utf-8")
     return result
 
 

@@ -1,12 +1,12 @@
-"""Images a second of `velogan translate --workers` with 1 and 2 workers by turns, and the memory of all its processes.
+"""Images per second of `velogan translate --workers` with 1 and 2 workers, alternating, and the memory of processes.
 
     python -m benchmarks.million PICTURES [ROUNDS] [SIDE] [CHANNELS]
 
-PICTURES small pictures (32x32 PNG, unless SIDE says otherwise) are made on the spot, in folders of 1,000, and
-translated by a random generator (ResNet, 3 blocks, 16 channels unless CHANNELS says otherwise, float32); with 0 rounds
+PICTURES small pictures (32x32 PNG, default of SIDE) are created in folders of 1,000 and
+translated by a random generator (ResNet, 3 blocks, CHANNELS channels, default 16, float32); with 0 rounds
 by 2 workers once. Each worker stays on a core of its own and computes with one thread; Ray runs already. Rates are of
-the last four fifths of the pictures: starting a worker takes seconds, which a million pictures would hide. Memory is
-what the processes do not share, sampled twice a second.
+the last four fifths of the pictures, without the start of workers. Memory is not shared memory, sampled twice per
+second.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from velogan.translate.options import TranslateOptions
 def main(pictures: int, rounds: int = 2, side: int = 32, channels: int = 16) -> None:
     root = Path(tempfile.mkdtemp(prefix="million-"))
     try:
-        make(root / "in", pictures, side)
+        create_pictures(root / "in", pictures, side)
         rates: dict[int, list[float]] = {1: [], 2: []}
-        with ray_session(None), watched() as peak:
+        with ray_session(None), track_memory() as peak:
             for workers in [1, 2] * rounds or [2]:
-                rates[workers].append(rate(root, workers, channels))
-        figures = {
+                rates[workers].append(measure_rate(root, workers, channels))
+        result = {
             "pictures": pictures,
-            "images_per_s": {workers: [round(one, 1) for one in found] for workers, found in rates.items()},
-            "ratio": [round(two / one, 2) for one, two in zip(rates[1], rates[2])],
+            "images_per_s": {workers: [round(value, 1) for value in values] for workers, values in rates.items()},
+            "ratio": [round(double / single, 2) for single, double in zip(rates[1], rates[2])],
             "memory_mb": {name: round(most) for name, most in peak.items()},
             "load": os.getloadavg()[0],
         }
-        print(json.dumps(figures))
+        print(json.dumps(result))
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def make(folder: Path, pictures: int, side: int) -> None:
-    """Pictures of smooth random colours."""
+def create_pictures(folder: Path, pictures: int, side: int) -> None:
+    """Write pictures of smooth random colours."""
     random = np.random.default_rng(0)
     for index in range(pictures):
         small = random.integers(0, 256, (4, 4, 3), dtype=np.uint8)
@@ -63,8 +63,8 @@ def make(folder: Path, pictures: int, side: int) -> None:
         save_picture(path, Picture(small.repeat(side // 4, 0).repeat(side // 4, 1)))
 
 
-def rate(root: Path, workers: int, channels: int) -> float:
-    """Images a second; the translations are removed afterwards."""
+def measure_rate(root: Path, workers: int, channels: int) -> float:
+    """Return the images per second; remove the translations."""
     times: list[tuple[float, int]] = []
     total, _ = translate_at_scale(
         loader(root, channels),
@@ -78,14 +78,14 @@ def rate(root: Path, workers: int, channels: int) -> float:
         raise SystemExit(f"{total.failed[0]}")
     shutil.rmtree(root / "out")
     shutil.rmtree(root / "cores")
-    ended, done = times[-1]
-    began, before = next((when, so_far) for when, so_far in times if so_far >= done / 5)
+    ended_at, done = times[-1]
+    started_at, before = next((time, count) for time, count in times if count >= done / 5)
     print(f"{workers}: {done} in {total.seconds:.1f} s, start included", file=sys.stderr)
-    return (done - before) / (ended - began)
+    return (done - before) / (ended_at - started_at)
 
 
 def loader(root: Path, channels: int) -> LoadTranslator:
-    """Puts each worker on a core of its own, with one thread."""
+    """Return a loader that pins each worker to a core of its own, with one thread."""
 
     def load(gpus: int) -> Translator:
         (root / "cores").mkdir(exist_ok=True)
@@ -103,27 +103,27 @@ def loader(root: Path, channels: int) -> LoadTranslator:
 
 
 @contextmanager
-def watched() -> Iterator[dict[str, float]]:
-    """The most MB that this process, and all processes with its descendants, had to themselves."""
-    peak, over = {"driver": 0.0, "all": 0.0}, Event()
+def track_memory() -> Iterator[dict[str, float]]:
+    """Yield the peak private memory, in MB, of this process and of all with its descendants."""
+    peak, stopped = {"driver": 0.0, "all": 0.0}, Event()
 
     def watch() -> None:
-        while not over.wait(0.5):
-            own = private(os.getpid())
+        while not stopped.wait(0.5):
+            own = private_memory(os.getpid())
             peak["driver"] = max(peak["driver"], own)
-            peak["all"] = max(peak["all"], own + sum(map(private, descendants(os.getpid()))))
+            peak["all"] = max(peak["all"], own + sum(map(private_memory, descendants(os.getpid()))))
 
     thread = Thread(target=watch, daemon=True)
     thread.start()
     try:
         yield peak
     finally:
-        over.set()
+        stopped.set()
         thread.join()
 
 
-def private(pid: int) -> float:
-    """MB of a process's own memory; 0 for one that has ended."""
+def private_memory(pid: int) -> float:
+    """Return the private memory of a process in MB; 0 if it has ended."""
     with suppress(OSError):
         resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[1:3])
         return (resident - shared) * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -131,13 +131,13 @@ def private(pid: int) -> float:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that this one started, and those that they started."""
-    found: list[int] = []
+    """Return the descendants of a process."""
+    processes: list[int] = []
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
             for child in map(int, children.read_text().split()):
-                found += [child, *descendants(child)]
-    return found
+                processes += [child, *descendants(child)]
+    return processes
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a run changes outside the objects of its held-out training images, whose masks are beside them.
+"""Changes that a run makes outside the objects of its held-out training images, given by masks.
 
 python -m benchmarks.outside RUN
 
@@ -28,35 +28,34 @@ from velogan.metrics.pixel import luminance, psnr
 from velogan.translate.model import load_translator
 from velogan.types import Direction
 
-GROWN = 1 / 32
-"""The share of the shorter side by which masks are grown, 8 pixels of 256: they are not exact at their edges."""
+MARGIN = 1 / 32
+"""Fraction of the shorter side by which masks are dilated, 8 pixels of 256: they are not exact at their edges."""
 
-GAINED = 0.15
-"""So much more contrast, of a range of 2, is a stripe. At 256x256 real zebras have 0.25 to 0.5, what is around them
+MIN_ADDED_CONTRAST = 0.15
+"""Added contrast, of a range of 2, that counts as a stripe. At 256x256 real zebras have 0.25 to 0.5, their surroundings
 0.04 to 0.24."""
 
-STRIPED = 0.05
-"""A picture has stripes outside where they cover more than this share of what is outside."""
+MIN_STRIPED_AREA = 0.05
+"""Fraction of the area outside masks that stripes of a striped picture cover."""
 
 _WINDOWS = 16
-"""So many windows lie side by side along the shorter side; contrast is measured within one."""
+"""Number of windows along the shorter side; contrast is measured within a window."""
 
 
-def grown(mask: Tensor) -> Tensor:
-    """`mask` with all that is as near to it as `GROWN` says, along rows and columns."""
-    pixels = round(GROWN * min(mask.shape[-2:]))
+def dilate(mask: Tensor) -> Tensor:
+    """Dilate `mask` by `MARGIN` along rows and columns."""
+    pixels = round(MARGIN * min(mask.shape[-2:]))
     return functional.max_pool2d(mask.float(), 2 * pixels + 1, stride=1, padding=pixels) > 0
 
 
-def stripes(fake: Tensor, given: Tensor, mask: Tensor) -> Tensor:
-    """The share of what is outside `mask` where a translation has stripes that its input has not, `(B,)`.
+def striped_fraction(fake: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+    """Return the fraction of the area outside `mask` where a translation has stripes that its input has not, `(B,)`.
 
-    There the standard deviation of brightness around its mean over a window, of a sixteenth of the shorter side, is
-    more than `GAINED` larger than in the input: what alternates within a window. Tints, shades and blur add none.
-    NaN where `mask` is true everywhere.
+    There the standard deviation of luminance within a window is more than `MIN_ADDED_CONTRAST` larger than in the
+    input. Tints, shades and blur add none. NaN if `mask` is true everywhere.
     """
-    gained = (_contrast(fake) - _contrast(given) > GAINED) & ~mask
-    return gained.sum((1, 2, 3)).double() / (~mask).sum((1, 2, 3))
+    striped = (_contrast(fake) - _contrast(source) > MIN_ADDED_CONTRAST) & ~mask
+    return striped.sum((1, 2, 3)).double() / (~mask).sum((1, 2, 3))
 
 
 def _contrast(images: Tensor) -> Tensor:
@@ -65,61 +64,63 @@ def _contrast(images: Tensor) -> Tensor:
 
 
 def _mean(values: Tensor) -> Tensor:
-    """The mean over the window around each pixel, without what lies beyond the border."""
+    """Return the mean over the window around each pixel, within the image."""
     side = max(3, min(values.shape[-2:]) // _WINDOWS // 2 * 2 + 1)
     return functional.avg_pool2d(values, side, stride=1, padding=side // 2, count_include_pad=False)
 
 
 def outside(run: Path, *, device: torch.device | str = "cpu") -> dict[Direction, dict[str, float]]:
-    """By direction: `psnr_outside_db`, the mean over pictures; `striped_outside`, the share of pictures with stripes
-    there; `images` that have a mask.
+    """Return by direction `psnr_outside_db`, the mean over pictures; `striped_outside`, the fraction of pictures with
+    stripes there; and the number of `images` with a mask.
 
-    Masks are `maskA` and `maskB` beside `trainA` and `trainB`, under the pictures' names, with any suffix. Empty where
-    there are none, or no pictures are held out. The checkpoint is the one that `translate` takes.
+    Masks are `maskA` and `maskB` beside `trainA` and `trainB`, under the pictures' names, with any suffix. Empty if
+    there are none, or no pictures are held out. Uses the default checkpoint of `translate`.
     """
     config = read_config(run)
     sources = find_sources(config.data)
     scorer = Scorer(config.data, [], {}, None, 0, no_progress)
-    found: dict[Direction, dict[str, float]] = {}
+    results: dict[Direction, dict[str, float]] = {}
     sides: dict[Direction, tuple[DomainSource, DomainSource]] = {
         "a2b": (sources.a, sources.b),
         "b2a": (sources.b, sources.a),
     }
-    for way in config.method.directions:
-        side, other = sides[way]
+    for direction in config.method.directions:
+        side, other = sides[direction]
         masks = _masks(side, config.data)
         if not masks:
             continue
         held = replace(side, test=side.validation.select_names(masks), truth=None)  # pyright: ignore[reportOptionalMemberAccess]
         real = scorer.load(held, other)
-        fakes = scorer.translate_all(load_translator(run, direction=way, device=device), real, real.images.format, "")
+        fakes = scorer.translate_all(
+            load_translator(run, direction=direction, device=device), real, real.images.format, ""
+        )
         decibels, striped = [], []
         for number, name in enumerate(real.names):
-            fake, given, mask = fakes.to_batch(number), real.images.to_batch(number), grown(masks[name])
-            decibels.append(psnr(fake, given, ~mask).item())
-            striped.append(stripes(fake, given, mask).item() > STRIPED)
-        found[way] = {
+            fake, source, mask = fakes.to_batch(number), real.images.to_batch(number), dilate(masks[name])
+            decibels.append(psnr(fake, source, ~mask).item())
+            striped.append(striped_fraction(fake, source, mask).item() > MIN_STRIPED_AREA)
+        results[direction] = {
             "psnr_outside_db": torch.tensor(decibels).clamp(max=MAX_PSNR_DB).nanmean().item(),
             "striped_outside": fmean(striped),
             "images": len(striped),
         }
-    return found
+    return results
 
 
 def _masks(side: DomainSource, data: DataConfig) -> dict[str, Tensor]:
-    """`(1, 1, H, W)` by the names of held-out pictures that have one, prepared as these are."""
+    """Return masks `(1, 1, H, W)` by the names of held-out pictures, prepared as these are."""
     if side.mask is None or side.validation is None:
         return {}
-    there = {Path(name).stem: name for name in (path.name for path in side.mask.iterdir())}
-    names = [name for name in side.validation.names if Path(name).stem in there]
-    tested = side.test is not None and any(Path(name).stem in there for name in side.test.names)
+    files = {Path(name).stem: name for name in (path.name for path in side.mask.iterdir())}
+    names = [name for name in side.validation.names if Path(name).stem in files]
+    tested = side.test is not None and any(Path(name).stem in files for name in side.test.names)
     if tested or not names:  # masks of test pictures have names that training pictures may have, too
         return {}
-    found = Folder(side.mask, tuple(there[Path(name).stem] for name in names), filled=False)
-    domain = open_domain(found, data, test=True)
+    folder = Folder(side.mask, tuple(files[Path(name).stem] for name in names), filled=False)
+    domain = open_domain(folder, data, test=True)
     pictures = ImageSet.of(domain)
-    of = {Path(name).stem: pictures.to_batch(number)[:, :1] > 0 for number, name in enumerate(domain.names)}
-    return {name: of[Path(name).stem] for name in names if Path(name).stem in of}
+    masks = {Path(name).stem: pictures.to_batch(number)[:, :1] > 0 for number, name in enumerate(domain.names)}
+    return {name: masks[Path(name).stem] for name in names if Path(name).stem in masks}
 
 
 if __name__ == "__main__":

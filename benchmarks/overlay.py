@@ -1,4 +1,4 @@
-"""Draws loss curves of several modes over each other, from what `benchmarks/curves.py` wrote.
+"""Draw loss curves of several modes, as written by `benchmarks/curves.py`, in one plot.
 
     python -m benchmarks.overlay curves.json curves.svg
 
@@ -19,11 +19,11 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480, 320, 44, 16, 56, 62
 
 
 def draw(curves: Sequence[dict[str, Any]]) -> str:
-    """The picture as SVG. Raises `ValueError` if there is nothing to draw."""
+    """Draw the plot as SVG. Raises ValueError if there is nothing to draw."""
     if not curves or not all(curve["images"] for curve in curves):
-        raise ValueError("there are no curves to draw: give what benchmarks/curves.py wrote")
+        raise ValueError("there are no curves to draw: give the output of benchmarks/curves.py")
     picture = Drawing(_WIDTH, _HEIGHT)
-    picture.text(16, 26, "One training, computed in several ways", size=16, weight=600)
+    picture.text(16, 26, "One training, computed in several modes", size=16, weight=600)
     picture.text(16, 45, "generators' loss by images seen, from one seed", css_class="soft")
     right = max(max(curve["images"]) for curve in curves)
     top = max(max(curve["loss"]) for curve in curves)

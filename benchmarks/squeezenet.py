@@ -29,10 +29,10 @@ from velogan.metrics.resize import to_rgb
 from velogan.observe.progress import Display
 
 RESIZE = "to 8 bits, then antialiased bicubic to 227x227 in integer arithmetic, as Pillow"
-"""How images are resized for the network; part of every figure computed over it."""
+"""Resizing of images for the network; part of every metric computed over it."""
 
 SCALE = 16.0
-"""What fire9's averages are divided by: near their root mean square over photographs. It makes distances readable."""
+"""Divisor of fire9's averages, near their root mean square over photographs. It makes distances readable."""
 
 _SIDE = 227
 _BGR_MEAN = (104.0, 117.0, 123.0)
@@ -74,7 +74,7 @@ class SqueezeNet(nn.Module):
         self.requires_grad_(False).eval()
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """FeatureChoice `(B, 512)`, the average of fire9 over space by `SCALE`, and class logits `(B, 1000)`.
+        """Return features `(B, 512)`, the average of fire9 over space by `SCALE`, and class logits `(B, 1000)`.
 
         `images`: `(B, 3, H, W)`, or `(B, 1, H, W)` in grey, in [-1, 1]; resized as `RESIZE` says.
         Raises `ValueError` for other channels.
@@ -106,7 +106,7 @@ class _Fire(nn.Module):
 
 
 def load_squeezenet(file: Path, device: torch.device | str) -> FeatureNetwork:
-    """Load the judge from an `.npz` file of its weights; its figures are `squeeze_fid` and so on.
+    """Load the network from an `.npz` file of its weights; its metrics are `squeeze_fid` and so on.
 
     Raises ValueError if the file is missing or holds something else.
     """
@@ -116,12 +116,12 @@ def load_squeezenet(file: Path, device: torch.device | str) -> FeatureNetwork:
     except (OSError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{file} cannot be used: {error}; name the .npz file of SqueezeNet's weights") from error
 
-    def look(images: Tensor) -> dict[str, Tensor]:
+    def extract_features(images: Tensor) -> dict[str, Tensor]:
         features, logits = net(images.to(device))
         return {"squeeze": features.cpu(), "squeeze_logits": logits.cpu()}
 
     description = f"SqueezeNet v1.0, mean of fire9 over space, divided by {SCALE:g}; not comparable with published FID"
-    return FeatureNetwork(look, {"squeeze": description, "sha256": sha256(file), "resize": RESIZE})
+    return FeatureNetwork(extract_features, {"squeeze": description, "sha256": sha256(file), "resize": RESIZE})
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -134,21 +134,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--checkpoint", choices=["last", "best"])
     parser.add_argument("--limit", type=int, help="score at most this many test images of each domain")
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(argv)
-    classes = {name: int(number) for name, _, number in (word.partition("=") for word in asked.classes)}
+    args = parser.parse_args(argv)
+    classes = {name: int(number) for name, _, number in (word.partition("=") for word in args.classes)}
     try:
-        judges, device = [load_squeezenet(asked.weights, resolve_device("auto"))], resolve_device("auto")
+        judges, device = [load_squeezenet(args.weights, resolve_device("auto"))], resolve_device("auto")
         with Display() as display:
-            common: Any = {"judges": judges, "classes": classes, "limit": asked.limit, "task": display.task}
-            if asked.against is not None:
-                result = compare(asked.run, asked.against, device=device, **common)
+            common: Any = {"judges": judges, "classes": classes, "limit": args.limit, "task": display.task}
+            if args.against is not None:
+                result = compare(args.run, args.against, device=device, **common)
             else:
-                options = {"data": asked.data, "checkpoint": asked.checkpoint, "device": device}
-                result = evaluate(asked.run, **options, **common)
+                options = {"data": args.data, "checkpoint": args.checkpoint, "device": device}
+                result = evaluate(args.run, **options, **common)
     except ValueError as error:
         parser.error(str(error))
-    Console(stderr=asked.json).print(render_table(result))
-    if asked.json:
+    Console(stderr=args.json).print(render_table(result))
+    if args.json:
         print(json.dumps(result))
 
 

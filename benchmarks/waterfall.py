@@ -1,10 +1,10 @@
-"""Measures and draws where a step's time goes, and what each change bought, from the reference to the default.
+"""Measure and draw the time of a step by kind of operation after each optimisation, from the reference to the default.
 
     python -m benchmarks.waterfall resnet_9 waterfall.svg
 
-The first word says what to measure, as `--only` of `python -m benchmarks.bench` takes it, without modes and methods.
-Each row has a bar as long as the step, divided by what ran. The outline beyond the bar is the time saved against the
-row above. The last bar is the roofline. The figures are printed as JSON.
+The first argument is a value of `--only` of `python -m benchmarks.bench`, without modes and methods. Each row is a bar
+as long as the step, divided by kind of operation. The outline beyond the bar is the time saved against the row above.
+The last bar is the roofline. The result is printed as JSON.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _CASE = ("network", "discriminator", "image_size", "batch_size", "method")
 
 
 def chain(only: str, *, device: torch.device) -> Plan:
-    """The reference, then one more change in each row, up to the default of `device`, for the method DEFAULT."""
+    """Return the plan: the reference, then one more change in each row, up to the default of `device`."""
     steps: list[tuple[str, dict[str, Any]]] = [
         ("reference", {"mode": "reference"}),
-        ("passes together, fused Adam, channels-last", {"mode": "eager"}),
+        ("batched passes, fused Adam, channels-last", {"mode": "eager"}),
         ("bf16", {"precision": "bf16"}),
     ]
     if device.type == "cuda":
@@ -40,15 +40,15 @@ def chain(only: str, *, device: torch.device) -> Plan:
     else:
         steps += [("native kernels", {"kernels": "native"}), ("Winograd", {"kernels": "winograd"})]
     engine: dict[str, Any] = dict(MODES["reference"])
-    ways = {name: dict(engine := engine | change) for name, change in steps}
-    return dict.fromkeys(make_plan(f"{only},{DEFAULT}", everything=False, device=device), ways)
+    modes = {name: dict(engine := engine | change) for name, change in steps}
+    return dict.fromkeys(make_plan(f"{only},{DEFAULT}", everything=False, device=device), modes)
 
 
 def draw(result: dict[str, Any]) -> str:
-    """The picture of the first case as SVG."""
+    """Draw the first case as SVG."""
     case = {name: result["rows"][0][name] for name in _CASE}
     rows = [row for row in result["rows"] if all(row[name] == case[name] for name in _CASE)]
-    roofline = next(one for one in result["rooflines"] if all(one[name] == case[name] for name in _CASE))
+    roofline = next(row for row in result["rooflines"] if all(row[name] == case[name] for name in _CASE))
     groups = [name for name in rows[0]["where"] if any(row["where"][name] >= 0.005 for row in rows)]
     longest = max(row["step_ms"] for row in rows)
     legend = _legend_rows(groups)
@@ -84,20 +84,24 @@ def _row(
     scale: float,
     groups: list[str],
 ) -> None:
-    took = row["step_ms"]
+    step_ms = row["step_ms"]
     picture.text(_LEFT, y + 12, row["mode"] if first else f"+ {row['mode']}", size=13)
-    note = "" if before is None or first else f"{'−' if took <= before else '+'}{_ms(abs(before - took))}  "
-    picture.text(_WIDTH - _RIGHT, y + 12, _ms(took), size=13, anchor="end", weight=600)
+    note = "" if before is None or first else f"{'−' if step_ms <= before else '+'}{_ms(abs(before - step_ms))}  "
+    picture.text(_WIDTH - _RIGHT, y + 12, _ms(step_ms), size=13, anchor="end", weight=600)
     picture.text(
-        _WIDTH - _RIGHT - estimate_text_width(_ms(took), 14) - 10, y + 12, note.strip(), css_class="soft", anchor="end"
+        _WIDTH - _RIGHT - estimate_text_width(_ms(step_ms), 14) - 10,
+        y + 12,
+        note.strip(),
+        css_class="soft",
+        anchor="end",
     )
     x = float(_LEFT)
     for number, name in enumerate(groups):
-        width = took * row["where"][name] * scale
+        width = step_ms * row["where"][name] * scale
         picture.rect(x, y + 18, width, _BAR, f"c{number}")
         x += width
-    if before is not None and took < before:
-        picture.rect(_LEFT + took * scale, y + 18, (before - took) * scale, _BAR, "saved")
+    if before is not None and step_ms < before:
+        picture.rect(_LEFT + step_ms * scale, y + 18, (before - step_ms) * scale, _BAR, "saved")
 
 
 def _legend_rows(names: list[str]) -> list[list[str]]:
@@ -124,8 +128,8 @@ def _ms(value: float) -> str:
 
 if __name__ == "__main__":
     only, target = sys.argv[1:]
-    found = bench(
+    result = bench(
         chain(only, device=resolve_device("auto")), rounds=3, print_line=lambda text: print(text, file=sys.stderr)
     )
-    Path(target).write_text(draw(found))
-    print(json.dumps(found))
+    Path(target).write_text(draw(result))
+    print(json.dumps(result))

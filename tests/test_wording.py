@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 """Names by file that are not yet changed; only shrinks."""
 
-NOT_YET = {"tests": 871, "benchmarks": 125}
+NOT_YET = {"tests": 871, "benchmarks": 30}
 """Numbers of such names in folders that are not finished; they only shrink."""
 
 

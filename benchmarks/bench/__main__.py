@@ -33,18 +33,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=5, help="time limit; rounds are left out first, then cases")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds; methods and modes take turns in each")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object on standard output")
-    asked = parser.parse_args(argv)
-    if asked.rounds < 1 or not asked.minutes > 0:
-        parser.error(f"--rounds {asked.rounds} --minutes {asked.minutes:g}: give numbers above 0")
+    args = parser.parse_args(argv)
+    if args.rounds < 1 or not args.minutes > 0:
+        parser.error(f"--rounds {args.rounds} --minutes {args.minutes:g}: give numbers above 0")
     try:
-        plan = make_plan(asked.only, everything=asked.all, device=resolve_device("auto"))
-        result = bench(plan, rounds=asked.rounds, seconds=60 * asked.minutes, print_line=_print_progress)
+        plan = make_plan(args.only, everything=args.all, device=resolve_device("auto"))
+        result = bench(plan, rounds=args.rounds, seconds=60 * args.minutes, print_line=_print_progress)
     except ValueError as error:
         parser.error(str(error))
-    console = Console(stderr=asked.json)
+    console = Console(stderr=args.json)
     for part in render(result):
         console.print(part)
-    if asked.json:
+    if args.json:
         print(json.dumps(result))
 
 

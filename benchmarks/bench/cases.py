@@ -1,4 +1,4 @@
-"""What the benchmark measures: methods, networks, image sizes, and modes of computing one step."""
+"""Cases of the benchmark: methods, networks, image sizes, and modes of a step."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ class Case:
         return f"{self.network}, {self.discriminator}, {size}, batch {self.batch_size}"
 
 
-Ways = Mapping[str, Mapping[str, Any]]
+Modes = Mapping[str, Mapping[str, Any]]
 """Engine settings by name."""
 
-Plan = Mapping[Case, Ways]
-"""The ways to measure for each case; each becomes a row."""
+Plan = Mapping[Case, Modes]
+"""The modes to measure for each case; each becomes a row."""
 
 
 def make_plan(only: str | None, *, everything: bool, device: torch.device) -> Plan:
@@ -93,13 +93,13 @@ def make_plan(only: str | None, *, everything: bool, device: torch.device) -> Pl
     cuda = device.type == "cuda"
     usual = MODES[:5] if cuda else ("reference", "eager", "default")
     possible = MODES if cuda else ("reference", "eager", "compiled", "default")
-    asked = ("reference", *words["mode"]) if words["mode"] else ()  # ratios are to the reference
-    modes = asked or (possible if everything else usual)
-    brief = not (cuda or asked or everything or words["method"])  # steps on a CPU take seconds
+    requested = ("reference", *words["mode"]) if words["mode"] else ()  # ratios are to the reference
+    modes = requested or (possible if everything else usual)
+    brief = not (cuda or requested or everything or words["method"])  # steps on a CPU take seconds
     cases = [case for case in _cases(words, everything=everything) if case.possible]
     if not cases:
         raise ValueError(f"--only {only}: {words['method'][0]} takes only resnets; name resnet_9 or resnet_6")
-    return {case: _ways(("default",) if brief and case.method != DEFAULT else modes) for case in cases}
+    return {case: _modes(("default",) if brief and case.method != DEFAULT else modes) for case in cases}
 
 
 def _cases(words: Mapping[str, Sequence[Any]], *, everything: bool) -> list[Case]:
@@ -113,8 +113,8 @@ def _cases(words: Mapping[str, Sequence[Any]], *, everything: bool) -> list[Case
     return [Case(*product) for product in combinations]
 
 
-def _ways(modes: Iterable[str]) -> Ways:
-    """Engine settings by mode."""
+def _modes(modes: Iterable[str]) -> Modes:
+    """Return engine settings by mode."""
     special = {"default": {"mode": "auto"}, "compiled": {"mode": "eager", "compile": "on"}}
     return {mode: special.get(mode, {"mode": mode}) for mode in MODES if mode in modes}
 
@@ -126,21 +126,20 @@ def _parse(only: str) -> dict[str, list[Any]]:
         "discriminator": list(DISCRIMINATORS),
         "mode": list(MODES),
     }
-    found: dict[str, list[Any]] = {kind: [] for kind in (*kinds, "batch", "size")}
+    parsed: dict[str, list[Any]] = {kind: [] for kind in (*kinds, "batch", "size")}
     for word in filter(None, map(str.strip, only.split(","))):
         name, equals, value = word.partition("=")
         kind = next((kind for kind, known in kinds.items() if word in known), None)
         if kind:
-            found[kind].append(word)
+            parsed[kind].append(word)
         elif equals and name in ("batch", "size"):
             if not value.isdecimal() or not int(value):
                 raise ValueError(f"--only {word}: {name} takes a whole number from 1 on, such as {name}=16")
-            found[name].append(int(value))
+            parsed[name].append(int(value))
         else:
-            known = [one for words in kinds.values() for one in words]
+            known = [word for words in kinds.values() for word in words]
             lists = "; ".join(f"{kind}s {', '.join(words)}" for kind, words in kinds.items())
             raise ValueError(
-                f"--only {word}: this word is not known{did_you_mean(word, known)}; there are {lists}; batch=N; "
-                "size=N (pixels)"
+                f"--only {word}: unknown word{did_you_mean(word, known)}; there are {lists}; batch=N; size=N (pixels)"
             )
-    return found
+    return parsed

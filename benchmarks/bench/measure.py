@@ -32,12 +32,12 @@ from velogan.methods.fit import check_sizes
 from velogan.observe.machine import machine
 from velogan.recipes import DEFAULT
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 LeaveOut = Callable[[Case, str, Exception], None]
 Candidates = dict[tuple[Case, str], BenchCandidate]
 
 
-def bench(plan: Plan, *, rounds: int, print_line: Say, seconds: float = math.inf) -> dict[str, Any]:
+def bench(plan: Plan, *, rounds: int, print_line: PrintLine, seconds: float = math.inf) -> dict[str, Any]:
     """Measure every mode of every case of `plan`, in about `seconds` at most.
 
     A roofline has `ms`, the step's convolutions alone, on CUDA inside a graph; and `arithmetic_ms`, as long as their
@@ -79,7 +79,13 @@ def warm_up(device: torch.device) -> None:
 
 
 def _measure(
-    group: Plan, *, rounds: int, until: float, folder: Path, results: dict[str, list[dict[str, Any]]], print_line: Say
+    group: Plan,
+    *,
+    rounds: int,
+    until: float,
+    folder: Path,
+    results: dict[str, list[dict[str, Any]]],
+    print_line: PrintLine,
 ) -> None:
     """Add to `results` the rows, rooflines and left-out modes of all cases of one setting, `until` the time is up."""
     device = resolve_device("auto")
@@ -119,7 +125,7 @@ def _measure(
 
 
 def _build_candidates(
-    group: Plan, data: Data, pictures: Feed, *, first: bool, until: float, leave_out: LeaveOut, print_line: Say
+    group: Plan, data: Data, pictures: Feed, *, first: bool, until: float, leave_out: LeaveOut, print_line: PrintLine
 ) -> Iterator[tuple[tuple[Case, str], BenchCandidate]]:
     """Build and warm up the candidates that run here `until` the time is up; at least one for the `first` case."""
     for case, modes in group.items():
@@ -150,7 +156,7 @@ def _time_candidates(
     rounds: int,
     until: float,
     leave_out: LeaveOut,
-    print_line: Say,
+    print_line: PrintLine,
 ) -> dict[Case, list[float]]:
     """Time all candidates alternately `until` the time is up, at least once; return roofline seconds by case and round.
 

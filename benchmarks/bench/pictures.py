@@ -34,16 +34,16 @@ def write_noise(folder: Path, *, side: int) -> tuple[str, str]:
 
 
 def noise(folder: Path, config: Config) -> Data:
-    """The prepared pictures of both domains for `config`, under `folder`; created at first use."""
+    """Return the prepared pictures of both domains for `config`, under `folder`; created at first use."""
     side = config.data.load_side
     paths = folder / f"{side}"
     if not paths.exists():
         write_noise(paths, side=side)
-    asked = config.data.model_copy(
+    data = config.data.model_copy(
         update={"path": (str(paths / "a"), str(paths / "b")), "cache_dir": str(folder / "cache"), "validation": 0}
     )
-    sources = find_sources(asked)
-    a, b = (open_domain(side.train, asked, test=False) for side in (sources.a, sources.b))
+    sources = find_sources(data)
+    a, b = (open_domain(side.train, data, test=False) for side in (sources.a, sources.b))
     return Data(sources, a, b)
 
 

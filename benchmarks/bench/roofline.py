@@ -1,4 +1,4 @@
-"""What bounds a step's speed: the time of its convolutions alone, and of its arithmetic at a large product's speed.
+"""Bounds of a step's speed: the time of its convolutions alone, and of its arithmetic at the speed of a large product.
 
 On CUDA convolutions are timed inside a captured graph: most of them are over before the host could launch the next.
 """
@@ -28,37 +28,37 @@ Run = Callable[[], object]
 class Convolution:
     """One convolution call of a step, by its shapes; biases are left out.
 
-    `wanted` says of a backward pass which gradients it computes (input, weight); None: a forward pass. `output` is the
-    shape of what the forward pass gives.
+    needs_gradients: of a backward pass, which gradients it computes (input, weight); None: a forward pass
+    output: shape of the output of the forward pass
     """
 
     image: tuple[int, ...]
     weight: tuple[int, ...]
     output: tuple[int, ...]
-    wanted: tuple[bool, bool] | None
+    needs_gradients: tuple[bool, bool] | None
     geometry: tuple[Any, ...]
 
     @property
     def flops(self) -> int:
         """Multiplications and additions, two for each multiply-accumulate."""
         once = conv_flop_count([*self.image], [*self.weight], [*self.output], transposed=self.geometry[3])
-        return once * (1 if self.wanted is None else sum(self.wanted))
+        return once * (1 if self.needs_gradients is None else sum(self.needs_gradients))
 
 
 def record_convolutions(step: Callable[[], object]) -> Counter[Convolution]:
-    """The convolution calls of `step`, with how often it makes each."""
+    """Return the convolution calls of `step` and their counts."""
     calls: Counter[Convolution] = Counter()
 
     class OperationRecorder(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            name, found = func.overloadpacket._qualified_op_name, func(*args, **(kwargs or {}))
+            name, output = func.overloadpacket._qualified_op_name, func(*args, **(kwargs or {}))
             if name == "aten::convolution":
                 x, weight, _, *geometry = args
-                calls[_call(x, weight, found, None, geometry)] += 1
+                calls[_call(x, weight, output, None, geometry)] += 1
             elif name == "aten::convolution_backward":
-                gradient, x, weight, _, *geometry, wanted = args
-                calls[_call(x, weight, gradient, (wanted[0], wanted[1]), geometry)] += 1
-            return found
+                gradient, x, weight, _, *geometry, needs_gradients = args
+                calls[_call(x, weight, gradient, (needs_gradients[0], needs_gradients[1]), geometry)] += 1
+            return output
 
     with OperationRecorder():
         step()
@@ -66,10 +66,10 @@ def record_convolutions(step: Callable[[], object]) -> Counter[Convolution]:
 
 
 def _call(
-    x: Tensor, weight: Tensor, output: Tensor, wanted: tuple[bool, bool] | None, geometry: list[Any]
+    x: Tensor, weight: Tensor, output: Tensor, needs_gradients: tuple[bool, bool] | None, geometry: list[Any]
 ) -> Convolution:
     fixed = tuple(tuple(part) if isinstance(part, list) else part for part in geometry)
-    return Convolution(tuple(x.shape), tuple(weight.shape), tuple(output.shape), wanted, fixed)
+    return Convolution(tuple(x.shape), tuple(weight.shape), tuple(output.shape), needs_gradients, fixed)
 
 
 class Roofline:
@@ -90,26 +90,26 @@ class Roofline:
         self._best = {call: self._fastest(call) for call in calls}
 
     def times(self) -> dict[Convolution, float]:
-        """Seconds of each call, measured now: the median of three runs."""
+        """Measure the seconds of each call: the median of three runs."""
         return {call: self._time(best, runs=3) for call, best in self._best.items()}
 
     def _fastest(self, call: Convolution) -> Run:
-        ways = (
+        candidates = (
             _ready(call, dtype=dtype, layout=layout, device=self.device)
             for dtype in (torch.bfloat16, torch.float32)
             for layout in (torch.channels_last, torch.contiguous_format)
         )
-        return min((self._recorded(way) for way in ways), key=lambda way: self._time(way, runs=2))
+        return min((self._recorded(run) for run in candidates), key=lambda run: self._time(run, runs=2))
 
-    def _recorded(self, way: Run) -> Run:
-        return self._record(way, self.device) if self._record else way
+    def _recorded(self, run: Run) -> Run:
+        return self._record(run, self.device) if self._record else run
 
     def _time(self, run: Run, *, runs: int) -> float:
         return _time(run, self.device, runs=runs, repeats=1) / (REPEATS if self._record else 1)
 
 
 def in_graph(run: Run, device: torch.device) -> Run:
-    """A function that replays `REPEATS` calls of `run`, captured in a CUDA graph."""
+    """Return a function that replays `REPEATS` calls of `run`, captured in a CUDA graph."""
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
@@ -123,12 +123,12 @@ def in_graph(run: Run, device: torch.device) -> Run:
 
 
 def total(calls: Counter[Convolution], times: Mapping[Convolution, float]) -> float:
-    """Seconds of all of a step's `calls`, with `times` from `Roofline.times`."""
+    """Return the seconds of all of a step's `calls`, with `times` from `Roofline.times`."""
     return sum(count * times[call] for call, count in calls.items())
 
 
 def flops(calls: Counter[Convolution]) -> int:
-    """Multiplications and additions of a step's `calls`."""
+    """Return the multiplications and additions of a step's `calls`."""
     return sum(call.flops * count for call, count in calls.items())
 
 
@@ -138,14 +138,14 @@ def _ready(call: Convolution, *, dtype: torch.dtype, layout: torch.memory_format
 
     geometry = [list(part) if isinstance(part, tuple) else part for part in call.geometry]
     x, weight = tensor(call.image), tensor(call.weight)
-    if call.wanted is None:
+    if call.needs_gradients is None:
         return lambda: torch.ops.aten.convolution(x, weight, None, *geometry)
-    gradient, wanted = tensor(call.output), [*call.wanted, False]
-    return lambda: torch.ops.aten.convolution_backward(gradient, x, weight, None, *geometry, wanted)
+    gradient, needs_gradients = tensor(call.output), [*call.needs_gradients, False]
+    return lambda: torch.ops.aten.convolution_backward(gradient, x, weight, None, *geometry, needs_gradients)
 
 
 def matmul_tflops(device: torch.device) -> float:
-    """The speed of one large matrix product in the faster type of `device`: an upper limit for any network."""
+    """Return the speed of one large matrix product in the faster type of `device`: an upper limit for any network."""
     side = 8192 if device.type == "cuda" else 1024
     seconds = []
     for dtype in (torch.bfloat16, torch.float32):
@@ -156,7 +156,7 @@ def matmul_tflops(device: torch.device) -> float:
 
 
 def _time(run: Run, device: torch.device, *, runs: int, repeats: int) -> float:
-    """The median of `runs` timings, each the mean of so many calls in a row."""
+    """Return the median of `runs` timings, each the mean of `repeats` calls in a row."""
     seconds = []
     run()
     for _ in range(runs):

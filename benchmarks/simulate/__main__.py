@@ -48,46 +48,46 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--every", type=int, default=1000, help="images between exchanges if each phase has a node of its own")
     add("--trials", type=int, default=1, help="trainings side by side, on devices of their own")
     add("--json", action="store_true", help="print the result as one JSON object on standard output")
-    asked = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     try:
-        result = _simulate(asked)
+        result = _simulate(args)
     except ValueError as error:
         parser.error(str(error))
-    console = Console(stderr=asked.json)
+    console = Console(stderr=args.json)
     for part in render(result):
         console.print(part, highlight=False)
-    if asked.json:
+    if args.json:
         print(json.dumps(result))
 
 
-def _simulate(asked: argparse.Namespace) -> dict[str, Any]:
-    counts = (asked.per_host, asked.images, asked.every, asked.trials)
-    if min(counts) < 1 or (asked.step_ms is not None and not asked.step_ms > 0):
+def _simulate(args: argparse.Namespace) -> dict[str, Any]:
+    counts = (args.per_host, args.images, args.every, args.trials)
+    if min(counts) < 1 or (args.step_ms is not None and not args.step_ms > 0):
         raise ValueError("--per-host, --images, --every, --trials and --step-ms: give numbers above 0")
-    devices, cluster = parse_devices(asked.devices), _cluster(asked)
-    config = _config(asked, asked.preset).change(**_changes(asked.set))
-    if asked.step_ms is None:
-        step_s, source = _measured_step(config, per_host=asked.per_host) * config.images_per_update, "measured here"
+    devices, cluster = parse_devices(args.devices), _cluster(args)
+    config = _config(args, args.preset).change(**_changes(args.set))
+    if args.step_ms is None:
+        step_s, source = _measured_step(config, per_host=args.per_host) * config.images_per_update, "measured here"
     else:
-        step_s, source = asked.step_ms / 1000, "--step-ms"
+        step_s, source = args.step_ms / 1000, "--step-ms"
     result = simulate(
         load_of(config),
         cluster,
         devices=devices,
         step_s=step_s,
-        images=asked.images,
-        every=asked.every,
-        trials=asked.trials,
-        reference=load_of(_config(asked, DEFAULT)),
+        images=args.images,
+        every=args.every,
+        trials=args.trials,
+        reference=load_of(_config(args, DEFAULT)),
     )
     return result | {"step_from": source, "cluster": dataclasses.asdict(cluster)}
 
 
-def _config(asked: argparse.Namespace, preset: str) -> Config:
+def _config(args: argparse.Namespace, preset: str) -> Config:
     """Return a preset at the requested sizes; the reference is one too, with its own generator."""
     config = RECIPES[preset]()
-    config = config.with_size(asked.size) if asked.size else config
-    return config.change(data={"crop_size": asked.image_size}) if asked.image_size else config
+    config = config.with_size(args.size) if args.size else config
+    return config.change(data={"crop_size": args.image_size}) if args.image_size else config
 
 
 def _changes(assignments: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -102,19 +102,19 @@ def _changes(assignments: Sequence[str]) -> dict[str, dict[str, Any]]:
     return sections
 
 
-def _cluster(asked: argparse.Namespace) -> Cluster:
-    if asked.per_host > 1 and asked.inside_bandwidth is None:
-        raise ValueError(f"--per-host {asked.per_host}: give --inside-bandwidth too, such as 400GB")
-    link = Link(ETHERNET * parse_bandwidth(asked.bandwidth, "--bandwidth"), parse_latency(asked.latency, "--latency"))
+def _cluster(args: argparse.Namespace) -> Cluster:
+    if args.per_host > 1 and args.inside_bandwidth is None:
+        raise ValueError(f"--per-host {args.per_host}: give --inside-bandwidth too, such as 400GB")
+    link = Link(ETHERNET * parse_bandwidth(args.bandwidth, "--bandwidth"), parse_latency(args.latency, "--latency"))
     inside = link
-    if asked.inside_bandwidth is not None:
-        bandwidth = parse_bandwidth(asked.inside_bandwidth, "--inside-bandwidth")
-        inside = Link(bandwidth, parse_latency(asked.inside_latency, "--inside-latency"))
-    if asked.memory is not None:
-        memory = parse_bandwidth(asked.memory, "--memory")
+    if args.inside_bandwidth is not None:
+        bandwidth = parse_bandwidth(args.inside_bandwidth, "--inside-bandwidth")
+        inside = Link(bandwidth, parse_latency(args.inside_latency, "--inside-latency"))
+    if args.memory is not None:
+        memory = parse_bandwidth(args.memory, "--memory")
     else:
-        memory = memory_speed() if asked.backend == "gloo" else GPU_MEMORY
-    return Cluster(link, inside, per_host=asked.per_host, backend=asked.backend, memory=memory)
+        memory = memory_speed() if args.backend == "gloo" else GPU_MEMORY
+    return Cluster(link, inside, per_host=args.per_host, backend=args.backend, memory=memory)
 
 
 def _measured_step(config: Config, *, per_host: int) -> float:

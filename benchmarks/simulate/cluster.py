@@ -169,8 +169,8 @@ def modules(load: Load, link: Link, *, step_s: float, every: float) -> Modules:
     shares = {phase.name: phase.flops_alone / load.flops for phase in load.phases}
     slowest = max(shares.values())
     steps = every / load.images
-    took = steps * step_s * slowest + (link.seconds(load.weights) if len(shares) > 1 else 0.0)
-    return Modules(len(shares), every, times=steps * step_s / took, most=1 / slowest, shares=shares)
+    elapsed = steps * step_s * slowest + (link.seconds(load.weights) if len(shares) > 1 else 0.0)
+    return Modules(len(shares), every, times=steps * step_s / elapsed, most=1 / slowest, shares=shares)
 
 
 def simulate(

@@ -63,8 +63,8 @@ def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseL
     caches: dict[str, dict[str, Tensor]] = {split: {} for split in objective.draws}
     for phase in objective.phases():
         batch = {**images, "uniform": torch.empty(objective.draws[phase.split], 1)}
-        alone, _ = _play(phase, nets, batch, {})
-        after, out = _play(phase, nets, batch, caches[phase.split])
+        alone, _ = _run_phase(phase, nets, batch, {})
+        after, out = _run_phase(phase, nets, batch, caches[phase.split])
         weights = [weight for role in phase.trains for weight in nets[role].parameters()]
         gradients, few = sum(weight.numel() for weight in weights), len(weights) + len(out.logged) + 1  # and the total
         yield PhaseLoad(
@@ -82,17 +82,19 @@ def _images(config: Config) -> dict[str, Tensor]:
     return {letter: torch.empty(1, channels, side, side) for letter, channels in config.spec.channels.items()}
 
 
-def _play(phase: Phase, nets: Nets, batch: Mapping[str, Tensor], cache: Mapping[str, Tensor]) -> tuple[int, LossOutput]:
-    """The phase's operations for one image of each domain, both passes, and what comes of it."""
-    found: list[LossOutput] = []
+def _run_phase(
+    phase: Phase, nets: Nets, batch: Mapping[str, Tensor], cache: Mapping[str, Tensor]
+) -> tuple[int, LossOutput]:
+    """Return the phase's operations for one image of each domain, both passes, and its output."""
+    outputs: list[LossOutput] = []
 
     def step() -> None:
-        found.append(phase.loss(nets, dict(batch), dict(cache)))
-        found[0].loss.backward()
+        outputs.append(phase.loss(nets, dict(batch), dict(cache)))
+        outputs[0].loss.backward()
 
     for role, net in nets.items():
         net.requires_grad_(role in phase.trains)
     calls = record_convolutions(step)
     for role in phase.trains:
         nets[role].zero_grad(set_to_none=True)
-    return flops(calls), found[0]
+    return flops(calls), outputs[0]

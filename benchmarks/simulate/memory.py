@@ -1,4 +1,4 @@
-"""How fast this machine's memory is for what `DistributedContext.all_reduce_gradients` does with gradients."""
+"""Memory bandwidth of this machine for the copies of `DistributedContext.all_reduce_gradients`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _TURNS = 9
 
 
 def memory_speed(clock: Callable[[], float] = time.thread_time) -> float:
-    """Bytes a second, read or written, when one thread copies parts of a tensor together and divides it.
+    """Measure the bytes per second, read or written, when one thread concatenates parts of a tensor and divides it.
 
-    By processor time, so that other work on the machine hardly counts. The first turns, which ask the system for
-    memory, are left out.
+    By processor time, so that other work on the machine hardly counts. The first turns, which allocate memory, are
+    left out.
     """
     parts, threads = tuple(torch.ones(16, _NUMBERS // 16)), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        took = [_once(parts, clock) for _ in range(_TURNS)]
+        elapsed = [_once(parts, clock) for _ in range(_TURNS)]
     finally:
         torch.set_num_threads(threads)
-    return 4 * 4 * _NUMBERS / median(took[2:])
+    return 4 * 4 * _NUMBERS / median(elapsed[2:])
 
 
 def _once(parts: tuple[torch.Tensor, ...], clock: Callable[[], float]) -> float:
-    began = clock()
+    started_at = clock()
     torch.cat(parts).div_(2)
-    return clock() - began
+    return clock() - started_at

@@ -12,12 +12,12 @@ from rich.table import Table
 from velogan.files import pluralize
 
 
-def render(found: dict[str, Any]) -> Iterator[RenderableType]:
-    """A row for each number of devices, and the factors that a training on several nodes could have."""
-    images = found["images_per_step"]
+def render(result: dict[str, Any]) -> Iterator[RenderableType]:
+    """Yield a table with a row per number of devices, and the possible speed-ups of a training on several nodes."""
+    images = result["images_per_step"]
     table = Table(
-        title=f"a step of {pluralize(images, 'image')} a domain on one device: {found['step_ms']:,.4g} ms "
-        f"({found['step_from']}); gradients: {sum(one['bytes'] for one in found['phases']) / 1e6:,.1f} MB",
+        title=f"a step of {pluralize(images, 'image')} a domain on one device: {result['step_ms']:,.4g} ms "
+        f"({result['step_from']}); gradients: {sum(phase['bytes'] for phase in result['phases']) / 1e6:,.1f} MB",
         title_justify="left",
         padding=(0, 1, 0, 0),
         box=SIMPLE_HEAD,
@@ -26,10 +26,10 @@ def render(found: dict[str, Any]) -> Iterator[RenderableType]:
     columns |= {"step_ms": ",.4g", "exchange_ms": ",.4g", "agree_ms": ",.4g"}
     for name in columns:
         table.add_column(name.replace("_per_s", "/s").replace("_ms", " ms"), justify="right", no_wrap=True)
-    for row in found["rows"]:
+    for row in result["rows"]:
         table.add_row(*(format(row[name], form) for name, form in columns.items()))
     yield table
-    factors, split = found["factors"], found["factors"]["modules"]
+    factors, split = result["factors"], result["factors"]["modules"]
     shares = ", ".join(f"{name} {share:.0%}" for name, share in split["shares"].items())
     yield f"method: {factors['method']:.3g} times the default method's images, by arithmetic"
     yield (

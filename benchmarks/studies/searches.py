@@ -41,21 +41,19 @@ from velogan.types import Direction
 
 
 def main() -> int:
-    asked = arguments(__doc__ or "").parse_args()
-    study = yaml.safe_load(asked.plan.read_text(encoding="utf-8"))
+    args = arguments(__doc__ or "").parse_args()
+    study = yaml.safe_load(args.plan.read_text(encoding="utf-8"))
     with Display() as display:
         trainings: list[Training] = []
-        for name, path in find_sets(asked).items():
-            folder = asked.out / name
-            bases = {
-                seed: base_config(study, path, seed, asked) for seed in range(asked.seeds or study.get("seeds", 1))
-            }
+        for name, path in find_sets(args).items():
+            folder = args.out / name
+            bases = {seed: base_config(study, path, seed, args) for seed in range(args.seeds or study.get("seeds", 1))}
             searches = [
                 Training(name, search, seed, search_config(study, search, base), folder / "searches")
                 for seed, base in bases.items()
                 for search in study["searches"]
             ]
-            for search, reason in train_all(searches, parallel=asked.parallel, print_line=display.print_line).items():
+            for search, reason in train_all(searches, parallel=args.parallel, print_line=display.print_line).items():
                 if reason:
                     raise SystemExit(f"{search.run}: {reason}")
             trainings += [
@@ -63,15 +61,15 @@ def main() -> int:
                 for seed, base in bases.items()
                 for variant in study["variants"]
             ]
-        return compare(trainings, asked, display)
+        return compare(trainings, args, display)
 
 
-def base_config(study: Mapping[str, Any], path: str, seed: int, asked: Any) -> Config:
+def base_config(study: Mapping[str, Any], path: str, seed: int, args: Any) -> Config:
     """Return what all trainings of a seed have in common."""
     base = RECIPES[study["presets"][0]]().change(**study.get("config", {}))
-    side = asked.image_size or study.get("image_size")
+    side = args.image_size or study.get("image_size")
     data = {"path": (path,), **({"crop_size": side} if side else {})}
-    length = f"{asked.images or study['images']} images"
+    length = f"{args.images or study['images']} images"
     return with_percent_checkpoints(base.change(data=data, train={"seed": seed, "length": length}))
 
 
@@ -90,11 +88,11 @@ def variant_config(study: Mapping[str, Any], variant: str, base: Config, folder:
     options: dict[str, Any] = {"from": genotype} if isinstance(genotype, str) else genotype
     search, seed = search_config(study, options["from"], base), base.train.seed
     run = Training(folder.name, options["from"], seed, search, folder / "searches").run
-    found = random_genotype(search, seed) if options.get("random") else read_genotype(run / "genotype.json")
+    chosen = random_genotype(search, seed) if options.get("random") else read_genotype(run / "genotype.json")
     if options.get("only") == "generators":
-        found = found.model_copy(update={"discriminators": {}})
+        chosen = chosen.model_copy(update={"discriminators": {}})
     match = config.generator if options.get("match") == "own" else None
-    built = config.with_genotype(found, hidden=options.get("hidden"), match=match)
+    built = config.with_genotype(chosen, hidden=options.get("hidden"), match=match)
     return config.match_size_of(built) if options.get("only") == "sizes" else built
 
 

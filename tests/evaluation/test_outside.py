@@ -9,7 +9,7 @@ from PIL import Image
 from torch import nn
 
 from benchmarks import outside as module
-from benchmarks.outside import STRIPED, outside
+from benchmarks.outside import MIN_STRIPED_AREA, outside
 from velogan.config import Config, write_yaml
 
 from ..models import in_memory
@@ -72,7 +72,7 @@ def test_measures_changes_outside_masks(run: Path):
 def test_counts_stripes_outside_masks(run: Path, monkeypatch: pytest.MonkeyPatch):
     _translate_by(monkeypatch, _Bars(SIDE // 2, 0.0))
     assert outside(run)["a2b"]["striped_outside"] == 1
-    assert STRIPED < 16 / 64
+    assert MIN_STRIPED_AREA < 16 / 64
 
 
 def test_ignores_masks_of_test_pictures(run: Path):

@@ -22,10 +22,10 @@ def configs(make: Callable[..., Config]) -> dict[str, Config]:
     return {**made, "onepair-plus": made["onepair"].change(generator={"norm": "none"})}
 
 
-def test_each_method_does_its_share_of_an_epoch_in_turns(
+def test_each_method_trains_its_fraction_of_an_epoch(
     tiny_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(epochs, "PIECE", Span(2, "images"))
+    monkeypatch.setattr(epochs, "TURN", Span(2, "images"))
     with Display() as display:
         result = epochs.measure_epochs(configs(tiny_config), fraction=1.0, display=display)
     result = json.loads(json.dumps(result))
@@ -41,15 +41,15 @@ def test_each_method_does_its_share_of_an_epoch_in_turns(
     assert [row["method"] for row in others] == ["onepair", "onepair-plus"]
 
 
-def test_theirs_stands_above_ours_and_what_is_extrapolated_is_marked():
+def test_shows_the_paper_s_rows_first_and_marks_extrapolated_values():
     minutes = {"1": 2.0, "2": 4.0, "3": 6.0, "15": 30.0}
     row = {"method": "onepair", "images": 20, "minutes": minutes, "speed_up": 2.5}
     console = Console(width=80, record=True)
     for part in epochs.render_epochs({"rows": [row], "images_of_epoch": 10}):
         console.print(part)
     lines = {line.strip().partition("  ")[0]: line.split() for line in console.export_text().splitlines()}
-    assert lines["their proposal"][2:] == ["32.92", "65.84", "98.76", "493.80"]
-    assert lines["our onepair"][2:] == ["2.00", "4.00", "≈", "6.00", "≈", "30.00"], "two epochs were measured"
+    assert lines["paper: proposal"][2:] == ["32.92", "65.84", "98.76", "493.80"]
+    assert lines["here: onepair"][2:] == ["2.00", "4.00", "≈", "6.00", "≈", "30.00"], "two epochs were measured"
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.5])

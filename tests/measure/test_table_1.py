@@ -15,9 +15,9 @@ from velogan.config import Config
 def test_the_paper_s_table_has_ours_beside_it(
     monkeypatch: pytest.MonkeyPatch, tiny_config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setitem(table_1.CPU_WAYS, "fast", {"mode": "eager"})
+    monkeypatch.setitem(table_1.CPU_MODES, "fast", {"mode": "eager"})
     monkeypatch.setattr(Case, "config", property(lambda case: tiny_config(data={"crop_size": 32})))
-    (row,) = rows = table_1.measured(1, cases=(Case("resnet_9", "basic", 32, 1),))
+    (row,) = rows = table_1.measure(1, cases=(Case("resnet_9", "basic", 32, 1),))
     assert (row["paper_baseline_ms"], row["paper_streams_ms"]) == (734.42, 809.28)
     assert row["reference_ms"] > 0
     assert row["fast_ms"] > 0

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.outside import STRIPED, grown, stripes
+from benchmarks.outside import MIN_STRIPED_AREA, dilate, striped_fraction
 from velogan.metrics.pixel import psnr
 
 SIDE = 64
@@ -34,33 +34,33 @@ def _striped(images: Tensor, where: Tensor) -> Tensor:
 
 
 def test_a_mask_grows_by_eight_pixels_of_256(mask: Tensor):
-    found = grown(mask)
+    found = dilate(mask)
     assert found[0, 0].nonzero().min() == 22
     assert found[0, 0].nonzero().max() == 41
     large = torch.zeros(1, 1, 256, 300, dtype=torch.bool)
     large[..., 100, 100] = True
-    assert grown(large).sum() == 17**2
-    assert not grown(torch.zeros_like(mask)).any()
+    assert dilate(large).sum() == 17**2
+    assert not dilate(torch.zeros_like(mask)).any()
 
 
 def test_what_changes_inside_is_not_counted(given: Tensor, mask: Tensor):
     fake = torch.where(mask, -given, given)
-    assert psnr(fake, given, ~grown(mask)).item() == math.inf
-    assert stripes(_striped(given, mask), given, grown(grown(mask))).item() == 0
+    assert psnr(fake, given, ~dilate(mask)).item() == math.inf
+    assert striped_fraction(_striped(given, mask), given, dilate(dilate(mask))).item() == 0
 
 
 def test_the_change_outside_is_in_db(given: Tensor, mask: Tensor):
     assert psnr(given + 0.2, given, ~mask).item() == pytest.approx(20, abs=1e-4)
     assert torch.isnan(psnr(given, given, torch.zeros_like(mask))).all()
-    assert torch.isnan(stripes(given, given, torch.ones_like(mask))).all()
+    assert torch.isnan(striped_fraction(given, given, torch.ones_like(mask))).all()
 
 
 def test_stripes_outside_are_found_where_they_are(given: Tensor, mask: Tensor):
     where = torch.zeros_like(mask)
     where[..., :16, :] = True
-    share = stripes(_striped(given, where), given, mask).item()
+    share = striped_fraction(_striped(given, where), given, mask).item()
     assert share == pytest.approx(16 * SIDE / (SIDE**2 - 256), rel=0.2)
-    assert share > STRIPED
+    assert share > MIN_STRIPED_AREA
 
 
 @pytest.mark.parametrize("change", ["nothing", "shade", "step", "contrast", "blur", "noise", "fewer"])
@@ -77,4 +77,4 @@ def test_other_changes_are_no_stripes(change: str, given: Tensor, mask: Tensor):
         "noise": (given + 0.1 * torch.randn_like(given), given),
         "fewer": (given, striped),
     }[change]
-    assert stripes(*found, mask).item() < STRIPED / 2
+    assert striped_fraction(*found, mask).item() < MIN_STRIPED_AREA / 2
