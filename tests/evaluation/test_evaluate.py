@@ -397,6 +397,13 @@ def test_scores_two_folders_of_test_pictures(tmp_path: Path) -> None:
     assert (result["protocol"]["data"]["a"]["images"], result["protocol"]["data"]["b"]["images"]) == (7, 6)
     assert "one half of the new-greens against" in _by_key(result)["sliced_wasserstein", "a2b"]["description"]
     assert [one["test"] for one in result["protocol"]["duplicates"]] == ["testA/again.png"]
+    assert json.loads((run / "scores.json").read_text()) == result, "there were none of the run's own data"
+
+    evaluate(run, checkpoint="last")
+    own = (run / "scores.json").read_text()
+    again = evaluate(run, data=[str(tmp_path / "new-reds"), str(tmp_path / "new-greens")])
+    assert "keeps the scores of the run's own data" in again["unsaved"]
+    assert (run / "scores.json").read_text() == own
 
 
 class _Coarse(nn.Module):

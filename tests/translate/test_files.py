@@ -114,8 +114,12 @@ def test_skips_existing_results_unless_overwritten(tmp_path: Path, model: Transl
     _picture(tmp_path / "in" / "y.png", seed=1)
     _picture(tmp_path / "out" / "x.png", seed=2)
     before = (tmp_path / "out" / "x.png").read_bytes()
+    (tmp_path / "G_A.safetensors").touch()
+    os.utime(tmp_path / "out" / "x.png", (1, 1))  # translated before these weights were saved
+    model = replace(model, file=tmp_path / "G_A.safetensors")
     summary = translate(model, tmp_path / "in", tmp_path / "out")
-    assert (summary.translated, summary.skipped) == (1, 1)
+    assert (summary.translated, summary.skipped, summary.stale) == (1, 1, ("x.png",))
+    assert translate(model, tmp_path / "in", tmp_path / "out").stale == ("x.png",), "y.png is new"
     assert (tmp_path / "out" / "x.png").read_bytes() == before
     assert translate(model, tmp_path / "in", tmp_path / "out", TranslateOptions(overwrite=True)).translated == 2
     np.testing.assert_array_equal(_pixels(tmp_path / "out" / "x.png"), 255 - pixels)

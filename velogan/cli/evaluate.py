@@ -113,6 +113,7 @@ class Evaluate(Flags):
             lines = [
                 *(describe_skipped_files(folder, scans=False) for folder in folders),
                 duplicates_warning(result),
+                result.get("unsaved"),
                 missing,
             ]
             for line in filter(None, lines):
@@ -123,7 +124,7 @@ class Evaluate(Flags):
         for line in [*verdict(result["scores"], domain_names(protocol)), *warning]:
             console.print(printable(line), markup=False, highlight=False)
         console.print(render_table(result))
-        if self.against is None and not result.get("unwritten"):
+        if self.against is None and not {"unsaved", "unwritten"} & result.keys():
             try:
                 write_report([self.run])
             except OSError as error:

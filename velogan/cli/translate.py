@@ -286,6 +286,11 @@ def _print_summary(display: Display, summary: Summary, output: Path) -> None:
     for name, suffix in summary.renamed[:1]:
         more = f" and {len(summary.renamed) - 1} more" if len(summary.renamed) > 1 else ""
         display.print_line(f"{name}{more} saved as {suffix}, which can represent the result")
+    if summary.stale:
+        more = f" and {len(summary.stale) - 3} more" if len(summary.stale) > 3 else ""
+        display.print_line(
+            f"{', '.join(summary.stale[:3])}{more}: translated by an earlier checkpoint; --overwrite replaces them"
+        )
     counts = f"{summary.translated} translated, {summary.skipped} already exist, {len(summary.failed)} failed"
     display.print_line(f"{counts}: {'in ' if output.is_dir() else ''}{output}")
 
@@ -305,6 +310,7 @@ def _make_outcome(summary: Summary, peak_mb: float) -> Outcome:
         "translated": summary.translated,
         "skipped": summary.skipped,
         "failed": [{"name": name, "reason": reason} for name, reason in summary.failed],
+        **({"stale": summary.stale} if summary.stale else {}),
         **({"renamed": [{"name": name, "suffix": suffix} for name, suffix in renamed]} if renamed else {}),
         "tiled": summary.tiled,
         **({"frames": frames} if frames else {}),

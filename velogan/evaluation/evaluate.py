@@ -82,7 +82,8 @@ def evaluate(
     `limit`: maximum number of test pictures of each domain, drawn by `seed`. Default: all.
     `fp32`: compute translations in float32 by the plain layers, instead of as `translate` does.
 
-    If the file cannot be written, the key `unwritten` of the result says why.
+    If the file cannot be written, the key `unwritten` of the result says why. Scores of other `data` do not replace
+    those of the run's own: the key `unsaved` says so.
     Raises ValueError with a hint if the run, the data or a file is missing or unusable.
     """
     run, task = Path(run), task or no_progress
@@ -139,8 +140,12 @@ def evaluate(
     if warning := judge_bias_warning(features, config.spec):
         protocol["judge"] = warning
     result = {"protocol": protocol, "scores": scores}
+    file = run / "scores.json"
+    if data and _has_scores_of(file, read_config(run)):
+        result["unsaved"] = f"{file} keeps the scores of the run's own data: these are not saved"
+        return result
     try:
-        write_text(run / "scores.json", json.dumps(result, indent=1, allow_nan=False))
+        write_text(file, json.dumps(result, indent=1, allow_nan=False))
     except OSError as error:  # hours of work are in `result`
         result["unwritten"] = str(error)
     return result
@@ -214,6 +219,14 @@ def _read_config(run: Path, data: Sequence[str]) -> Config:
     if not data and is_imported(run):
         raise ValueError(f"{run} contains imported weights and no data to score them on; set --data")
     return config.change(data={"path": tuple(data)}) if data else config
+
+
+def _has_scores_of(file: Path, config: Config) -> bool:
+    """Return whether `file` has the scores of a run on the data of its own configuration."""
+    try:
+        return json.loads(file.read_text())["protocol"]["data"]["path"] == list(config.data.path)
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def _find_images(

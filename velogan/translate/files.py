@@ -25,7 +25,7 @@ from velogan.translate.model import Translator
 from velogan.translate.options import TranslateOptions
 from velogan.translate.pictures import output_format, translate_pictures
 from velogan.translate.scans import ScanJob, find_scans, translate_scans
-from velogan.translate.summary import Summary, describe_error
+from velogan.translate.summary import Summary, describe_error, find_stale
 from velogan.translate.volumes import needs_volume_context, translate_volumes
 from velogan.types import Progress
 
@@ -145,11 +145,12 @@ def translate_jobs(
         run.run(pool)
     return Summary(
         translated=run.translated,
-        skipped=run.skipped,
+        skipped=len(run.existing),
         failed=tuple(sorted(run.failed)),
         tiled=run.tiled,
         renamed=tuple(sorted(run.renamed)),
         animated=tuple(sorted(run.animated)),
+        stale=find_stale(model.file, run.existing),
         seconds=time.perf_counter() - started_at,
     )
 
@@ -172,7 +173,7 @@ class _Run:
         self._targets = {job.target for job in jobs}
         self._saves: deque[tuple[Job, int, Future[None]]] = deque()
         self.translated = 0
-        self.skipped = 0
+        self.existing: list[Path] = []
         self.tiled = 0
         self.failed: list[tuple[str, str]] = []
         self.renamed: list[tuple[str, str]] = []
@@ -180,8 +181,9 @@ class _Run:
 
     def run(self, pool: ThreadPoolExecutor) -> None:
         """Translate all jobs; `pool` saves the results."""
-        todo = [job for job in self._jobs if self._options.overwrite or not job.is_done()]
-        self.skipped = len(self._jobs) - len(todo)
+        self.existing = [job.target for job in self._jobs if job.is_done() and not self._options.overwrite]
+        existing = set(self.existing)
+        todo = [job for job in self._jobs if job.target not in existing]
         self._report_progress()
         max_pixels = self._options.max_batch_pixels(self._model.device)
         for batch in _batches_of_equal_size(self._decode(todo), max_pixels):
@@ -214,7 +216,7 @@ class _Run:
 
     def _report_progress(self) -> None:
         if self._progress is not None:
-            self._progress(self.skipped + self.translated + len(self.failed), len(self._jobs))
+            self._progress(len(self.existing) + self.translated + len(self.failed), len(self._jobs))
 
     def _decode(self, jobs: Sequence[Job]) -> Iterator[_Decoded]:
         """Read pictures in threads, in order and some of them ahead; those that fail are recorded and left out."""
@@ -244,7 +246,7 @@ class _Run:
             self._record_result(job, error)
             return
         if not self._options.overwrite and job.is_done():  # in the other format, from an earlier run
-            self.skipped += 1
+            self.existing.append(job.target)
             self._report_progress()
             return
         if picture.metadata.frames > 1:

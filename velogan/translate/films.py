@@ -22,7 +22,7 @@ from velogan.translate.large import plan_tiles
 from velogan.translate.model import Translator
 from velogan.translate.options import TranslateOptions
 from velogan.translate.pictures import output_format, translate_pictures
-from velogan.translate.summary import Summary, describe_error
+from velogan.translate.summary import Summary, describe_error, find_stale
 from velogan.types import Progress
 
 STILL_THRESHOLD = 0.02
@@ -65,8 +65,9 @@ def translate_film(
             frames = _translate(model, source, target, options, smoother=smoother, progress=progress)
         except (RuntimeError, ValueError, MemoryError, OSError) as error:
             failed.append((name, describe_error(error)))
+    stale = find_stale(model.file, [target] * skipped)
     seconds = time.perf_counter() - started_at
-    return Summary(int(frames > 0), skipped, tuple(failed), 0, (), seconds, frames=frames)
+    return Summary(int(frames > 0), skipped, tuple(failed), 0, (), seconds, frames=frames, stale=stale)
 
 
 def _translate(

@@ -22,7 +22,7 @@ from velogan.translate.large import plan_tiles
 from velogan.translate.model import Translator
 from velogan.translate.options import TranslateOptions
 from velogan.translate.pictures import output_format, translate_pictures
-from velogan.translate.summary import Summary, describe_error
+from velogan.translate.summary import Summary, describe_error, find_stale
 from velogan.types import Progress
 
 _FULL_RANGE_BITS = (8, 16)  # stored bits whose full range is the range of values
@@ -89,13 +89,12 @@ def translate_scans(
     """Translate files one by one; each appears complete or not at all, and a failure does not stop the others."""
     started_at = time.perf_counter()
     provenance = build_provenance(model)
-    translated, skipped = 0, 0
-    tiled = 0
-    failed = []
+    translated, tiled = 0, 0
+    existing, failed = list[Path](), []
     for number, job in enumerate(jobs, start=1):
         try:
             if not options.overwrite and os.path.lexists(job.target):
-                skipped += 1
+                existing.append(job.target)
             else:
                 tiled += _translate(model, job, provenance, options)
                 translated += 1
@@ -103,7 +102,8 @@ def translate_scans(
             failed.append((job.name, describe_error(error)))
         if progress is not None:
             progress(number, len(jobs))
-    return Summary(translated, skipped, tuple(sorted(failed)), tiled, (), time.perf_counter() - started_at)
+    stale, seconds = find_stale(model.file, existing), time.perf_counter() - started_at
+    return Summary(translated, len(existing), tuple(sorted(failed)), tiled, (), seconds, stale=stale)
 
 
 def _translate(model: Translator, job: ScanJob, provenance: Provenance, options: TranslateOptions) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -10,6 +12,7 @@ class Summary:
     """The result of `translate`.
 
     translated, skipped: number of files
+    stale: skipped results that are older than the weights of the model, which another checkpoint translated
     failed: name and reason of each file that failed
     tiled: number of files translated in tiles
     renamed: name and new suffix of each file whose format could not hold the result
@@ -28,6 +31,7 @@ class Summary:
     frames: int = 0
     masked: tuple[str, ...] = ()
     animated: tuple[tuple[str, int], ...] = ()
+    stale: tuple[str, ...] = ()
 
     @classmethod
     def empty(cls) -> Summary:
@@ -38,6 +42,14 @@ class Summary:
         """Return the sum of two summaries; names are sorted."""
         both = Summary(**{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)})
         return replace(both, failed=tuple(sorted(both.failed)), renamed=tuple(sorted(both.renamed)))
+
+
+def find_stale(weights: Path | None, existing: Iterable[Path]) -> tuple[str, ...]:
+    """Return the names of results that are older than the file `weights`; none if it is None."""
+    if weights is None:
+        return ()
+    saved_at = weights.stat().st_mtime_ns
+    return tuple(path.name for path in existing if path.lstat().st_mtime_ns < saved_at)
 
 
 def describe_error(error: BaseException) -> str:

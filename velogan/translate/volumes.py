@@ -20,7 +20,7 @@ from velogan.translate.model import Translator
 from velogan.translate.options import TranslateOptions
 from velogan.translate.pictures import output_format, translate_pictures
 from velogan.translate.scans import ScanJob, build_provenance, write_scan
-from velogan.translate.summary import Summary, describe_error
+from velogan.translate.summary import Summary, describe_error, find_stale
 from velogan.types import Progress
 
 
@@ -46,6 +46,7 @@ def translate_volumes(
     names = {name for volume in index.volumes for name, _ in volume.slices}
     todo = {name for name in names if options.overwrite or not os.path.lexists(jobs_by_name[name].target)}
     skipped = len(names) - len(todo)
+    stale = find_stale(model.file, [jobs_by_name[name].target for name in sorted(names - todo)])
     writer = _VolumeWriter(model, folder, jobs_by_name)
     for volume in index.volumes:
         try:
@@ -60,7 +61,8 @@ def translate_volumes(
         if progress is not None:
             progress(skipped + len(failed) + len(writer.names), len(jobs_by_name))
     tiled = len(writer.names) if writer.tiled else 0
-    return Summary(len(writer.names), skipped, tuple(sorted(failed)), tiled, (), time.perf_counter() - started_at)
+    seconds = time.perf_counter() - started_at
+    return Summary(len(writer.names), skipped, tuple(sorted(failed)), tiled, (), seconds, stale=stale)
 
 
 class _VolumeWriter:
