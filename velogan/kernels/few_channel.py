@@ -1,8 +1,8 @@
 """Compute convolutions between an image of few channels and many features, for which CPU libraries are slow.
 
 In bfloat16 they are native if possible (`thin.cpp`). Otherwise a convolution to an image is computed row by row of its
-kernel (`convolve_rows`), and the gradients are expressed as convolutions that run at forward speed: the gradient of the
-image is a convolution with the mirrored weights; the gradient of the weights exchanges the roles of image and features.
+kernel, and the gradients are expressed as convolutions that run at forward speed: the gradient of the image is a
+convolution with the mirrored weights; the gradient of the weights exchanges the roles of image and features.
 For 64 features, 3 channels and 7x7 both together are four times as fast as the library's (benchmarks/LOG.md).
 """
 
@@ -53,7 +53,7 @@ class _FewChannelConv(torch.autograd.Function):
         if gemm is not None and _to_image(weight):
             return gemm.few_channel_convolve(x, weight, None if bias is None else bias.float())
         if _to_image(weight) and x.dtype == torch.float32:
-            return convolve_rows(x, kernel_rows(weight), bias, out=len(weight))
+            return _convolve_rows(x, weight, bias)
         return F.conv2d(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
     @staticmethod
@@ -66,7 +66,7 @@ class _FewChannelConv(torch.autograd.Function):
             if ctx.gemm and _to_image(mirrored):
                 dx = ctx.gemm.few_channel_convolve(g, mirrored, pad=reach)
             elif _to_image(mirrored) and g.dtype == torch.float32:
-                dx = convolve_rows(g, kernel_rows(mirrored), out=len(mirrored), pad=reach)
+                dx = _convolve_rows(g, mirrored, pad=reach)
             else:
                 dx = F.conv2d(g, mirrored.to(g.dtype), padding=reach)
         if ctx.needs_input_grad[1]:
@@ -84,20 +84,14 @@ def _to_image(weight: Tensor) -> bool:
     return weight.shape[0] < weight.shape[1]
 
 
-def kernel_rows(weight: Tensor) -> Tensor:
-    """Return `(O, C, K, K)` weights as `convolve_rows` reads them: each row of the kernel is a kernel of its own."""
-    out, features, height, width = weight.shape
-    rows = weight.permute(2, 0, 1, 3).reshape(height * out, features, 1, width)
-    return rows.contiguous(memory_format=torch.channels_last)
+def _convolve_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, pad: int = 0) -> Tensor:
+    """Return `F.conv2d(x, weight, bias, padding=pad)`: the sum of convolutions by each row of the kernel.
 
-
-def convolve_rows(x: Tensor, rows: Tensor, bias: Tensor | None = None, *, out: int, pad: int = 0) -> Tensor:
-    """Return `F.conv2d(x, weight, bias, padding=pad)` with `out` channels; `rows` is `kernel_rows(weight)`.
-
-    Each row of the kernel is convolved separately and the results are added. From many features to few channels this
-    takes half the time of the library's convolution.
+    From many features to few channels this takes half the time of the library's convolution.
     """
-    sums, count = F.conv2d(x, rows, padding=pad), len(rows) // out
+    out, features, count, width = weight.shape
+    rows = weight.permute(2, 0, 1, 3).reshape(count * out, features, 1, width)
+    sums = F.conv2d(x, rows.contiguous(memory_format=torch.channels_last), padding=pad)
     height = sums.shape[2] - count + 1
     result = sums[:, :out, :height].contiguous()
     for i in range(1, count):

@@ -28,10 +28,7 @@ _MAX_STEM_INPUTS = 112  # inputs of each output of the first convolution
 
 
 class FrozenMaps(nn.Module):
-    """`net`, of the form "maps", computed natively in bfloat16 under a bfloat16 autocast; otherwise it runs unchanged.
-
-    Its results have no second derivatives.
-    """
+    """`net`, of the kind "maps", computed natively under a bfloat16 autocast, else unchanged; no second derivatives."""
 
     def __init__(self, net: nn.Module, gemm: Bf16Gemm):
         super().__init__()
@@ -45,10 +42,7 @@ class FrozenMaps(nn.Module):
 
 
 class FrozenMix(nn.Module):
-    """`net`, of the form "mix", computed natively in bfloat16 under a bfloat16 autocast; otherwise it runs unchanged.
-
-    Its results have no second derivatives.
-    """
+    """`net`, of the kind "mix", computed natively under a bfloat16 autocast, else unchanged; no second derivatives."""
 
     def __init__(self, net: nn.Module, gemm: Bf16Gemm):
         super().__init__()
@@ -76,7 +70,7 @@ class FrozenMix(nn.Module):
 
 
 def fits_frozen(net: nn.Module) -> bool:
-    """Return whether `FrozenMaps` can compute `net`: frozen, of the form "maps", with supported numbers of channels."""
+    """Return whether `FrozenMaps` can compute `net`: frozen, of the kind "maps", with supported numbers of channels."""
     if forward_kind_of(net) != "maps" or any(weight.requires_grad or weight.is_meta for weight in net.parameters()):
         return False
     features = cast(Any, net).net

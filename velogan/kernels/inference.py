@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm, measure_speedup
-from velogan.kernels.few_channel import convolve_rows, is_few_channel_conv, kernel_rows
+from velogan.kernels.few_channel import few_channel_conv2d, is_few_channel_conv
 from velogan.kernels.fused import Fused
 from velogan.kernels.native import load_kernels
 from velogan.kernels.precision import precision_for
@@ -38,19 +38,19 @@ class Accelerator:
         """Return a faster copy of `net`, which is in eval mode: `(B, C, H, W)` float32 to float32.
 
         `rounded` says that the result will be rounded to 8 bits, so bfloat16 may be used if every module of `net`
-        declares its form (`types.forward_kind_of`).
+        declares its `forward_kind`.
         """
         layout = torch.contiguous_format if self._device.type == "mps" else torch.channels_last
         fast = nn.Sequential(copy.deepcopy(net)).to(self._device).to(memory_format=layout).requires_grad_(False)  # pyright: ignore[reportCallIssue]
-        has_forms = _has_forms(fast)  # else a module may reorder its layers or read their weights
-        in_bf16 = has_forms and self.dtype(rounded=rounded) == torch.bfloat16
-        last = _last_convolution(fast) if has_forms else None
+        is_declared = _is_declared(fast)  # else a module may reorder its layers or read their weights
+        in_bf16 = is_declared and self.dtype(rounded=rounded) == torch.bfloat16
+        last = next(reversed(_convolutions(fast)), None) if is_declared else None
         if in_bf16:
             for layer in _convolutions(fast):
                 if layer is not last:
                     layer.bfloat16()
         if last is not None:
-            _replace(fast, lambda layer: _to_float32(layer) if layer is last else None)
+            _replace(fast, lambda layer: _Float32Convolution(last) if layer is last else None)
         if self._device.type == "cpu":
             fast = self._native(fast, in_bf16=in_bf16)
         return _CastInput(fast, torch.bfloat16 if in_bf16 else torch.float32, layout)
@@ -85,29 +85,17 @@ def _winograd_speedup(layer: nn.Conv2d, winograd: nn.Module) -> float:
         return measure_speedup(lambda: layer(x), lambda: winograd(x))
 
 
-class RowConv2d(nn.Module):
-    """A replacement for a convolution of many features to few channels, without padding.
+class _Float32Convolution(nn.Module):
+    """The last convolution in float32: the rounding of bfloat16 would be visible in the image."""
 
-    In float32 it is faster than the library's convolution in bfloat16.
-    """
-
-    def __init__(self, conv: nn.Conv2d):
+    def __init__(self, conv: nn.Conv2d | nn.ConvTranspose2d):
         super().__init__()
-        self._rows = kernel_rows(conv.weight.detach().float())
-        self._bias = None if conv.bias is None else conv.bias.detach().float()
-        self._out = conv.out_channels
+        self.conv = conv.float()
 
     def forward(self, x: Tensor) -> Tensor:
-        return convolve_rows(x.float(), self._rows, self._bias, out=self._out)
-
-
-class _Float32Input(nn.Module):
-    def __init__(self, layer: nn.Module):
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.float())
+        if is_few_channel_conv(self.conv) and self.conv.out_channels < self.conv.in_channels:
+            return few_channel_conv2d(x.float(), self.conv.weight, self.conv.bias)
+        return self.conv(x.float())
 
 
 class _CastInput(nn.Module):
@@ -119,25 +107,12 @@ class _CastInput(nn.Module):
         return self.net(x.to(self._dtype, memory_format=self._layout)).float()
 
 
-def _has_forms(net: nn.Module) -> bool:
-    return forward_kind_of(net) is not None and all(map(_has_forms, net.children()))
+def _is_declared(net: nn.Module) -> bool:
+    return forward_kind_of(net) is not None and all(map(_is_declared, net.children()))
 
 
-def _convolutions(net: nn.Module) -> list[nn.Module]:
+def _convolutions(net: nn.Module) -> list[nn.Conv2d | nn.ConvTranspose2d]:
     return [layer for layer in net.modules() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
-
-
-def _last_convolution(net: nn.Module) -> nn.Module | None:
-    return next(reversed(_convolutions(net)), None)
-
-
-def _to_float32(layer: nn.Module) -> nn.Module:
-    """Return the last convolution in float32: the rounding of bfloat16 would be visible in the image."""
-    return (
-        RowConv2d(layer)
-        if is_few_channel_conv(layer) and layer.out_channels < layer.in_channels
-        else _Float32Input(layer)
-    )
 
 
 def _replace(net: nn.Module, build_replacement: Callable[[nn.Module], nn.Module | None]) -> None:

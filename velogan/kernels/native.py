@@ -23,7 +23,7 @@ from torch import Tensor
 
 from velogan.files import check_not_shared, private_folder
 from velogan.kernels.isa import HERE, LEVEL_VARIABLE, LIBRARIES, compile_command, cpu_flags, find_prebuilt
-from velogan.kernels.norms import NormKernels, empty_channels_last
+from velogan.kernels.norms import NormKernels, Saved, empty_channels_last
 
 
 def load_kernels(cache: Path) -> NormKernels | None:
@@ -33,10 +33,10 @@ def load_kernels(cache: Path) -> NormKernels | None:
 
 
 def load_library(name: str, *, cache: Path) -> ctypes.CDLL | None:
-    """Load a library of `isa.LIBRARIES`: that of the wheel, or compiled for this machine by g++ and stored in `cache`.
+    """Load a library of `isa.LIBRARIES`: of the wheel, or else compiled for this machine into `cache`.
 
-    None if there is neither. ValueError if other users may write to `cache` or the library (`files.private_folder`), or
-    if the setting of a level is wrong.
+    Returns None if there is neither. Raises ValueError if other users may write to `cache` or the library
+    (`files.private_folder`), or if VELOGAN_CPU_LEVEL is wrong.
     """
     for file in find_prebuilt(name):
         with suppress(OSError):
@@ -121,14 +121,7 @@ class CppNorms(NormKernels):
         return out, mean, rstd
 
     def backward(
-        self,
-        g: Tensor,
-        unpadded: Tensor | None,
-        *,
-        saved: tuple[Tensor, Tensor, Tensor],
-        slope: float,
-        pad: int,
-        residual: bool,
+        self, g: Tensor, unpadded: Tensor | None, *, saved: Saved, slope: float, pad: int, residual: bool
     ) -> tuple[Tensor, Tensor | None]:
         x, mean, rstd = saved
         n, c, h, w = x.shape

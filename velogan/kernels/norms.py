@@ -12,6 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+Saved = tuple[Tensor, Tensor, Tensor]
+"""What the backward pass of a norm needs: the input, and its mean and reciprocal deviation `(N, C)`."""
+
 
 class NormKernels(ABC):
     """Kernels for the fused operation on channels-last tensors `(N, C, H, W)`."""
@@ -19,13 +22,7 @@ class NormKernels(ABC):
     on_gpu: ClassVar[bool]
 
     def norm(
-        self,
-        x: Tensor,
-        *,
-        residual: Tensor | None = None,
-        slope: float = 1.0,
-        pad: int = 0,
-        eps: float = 1e-5,
+        self, x: Tensor, *, residual: Tensor | None = None, slope: float = 1.0, pad: int = 0, eps: float = 1e-5
     ) -> tuple[Tensor, Tensor]:
         """Return the normalised, activated and padded `x`, and a view of the result without padding.
 
@@ -64,14 +61,7 @@ class NormKernels(ABC):
 
     @abstractmethod
     def backward(
-        self,
-        g: Tensor,
-        unpadded: Tensor | None,
-        *,
-        saved: tuple[Tensor, Tensor, Tensor],
-        slope: float,
-        pad: int,
-        residual: bool,
+        self, g: Tensor, unpadded: Tensor | None, *, saved: Saved, slope: float, pad: int, residual: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Return the gradients of `x` and of the residual, if any; `g` and `unpadded` are those of `norm`'s results."""
 

@@ -1,4 +1,4 @@
-"""Turn a network into a list of steps, from the modules that declare their form.
+"""Turn a network into a list of steps, if its modules declare their `forward_kind`.
 
 `tokens` lists the layers; a plan has a step for each of them, or for several together; `PlannedNetwork` runs it.
 """
@@ -57,7 +57,7 @@ _MARKS: Marks = {
 
 
 def tokens(net: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of `net` in order, with marks; modules that do not declare their form are `Opaque`."""
+    """Yield the layers of `net` in order, with marks; undeclared modules become `Opaque`."""
     for layer in walk(net, _MARKS):
         if forward_kind_of(layer) != "layer":
             yield Opaque(layer)
@@ -80,7 +80,7 @@ class PlannedNetwork(nn.Module):
     """`net` computed by the steps of `plan`, with the same weights. `layout` is the memory layout that the steps need.
 
     With `recompute`, few activations are stored for the backward pass; see `recompute_segments`. If a hook is added
-    later to a module with a form, the original `net` runs.
+    later to a declared module, the original `net` runs.
     """
 
     def __init__(self, net: nn.Module, plan: Plan, *, layout: torch.memory_format | None = None, recompute: bool):

@@ -17,7 +17,7 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from velogan.kernels.norms import NormKernels, empty_channels_last
+from velogan.kernels.norms import NormKernels, Saved, empty_channels_last
 
 _CHANNELS = 64
 """Maximum number of channels of one program; they are adjacent in memory."""
@@ -64,14 +64,7 @@ class TritonNorms(NormKernels):
         return _compute_result(x, residual, (mean, rstd), slope=slope, pad=pad), mean, rstd
 
     def backward(
-        self,
-        g: Tensor,
-        unpadded: Tensor | None,
-        *,
-        saved: tuple[Tensor, Tensor, Tensor],
-        slope: float,
-        pad: int,
-        residual: bool,
+        self, g: Tensor, unpadded: Tensor | None, *, saved: Saved, slope: float, pad: int, residual: bool
     ) -> tuple[Tensor, Tensor | None]:
         x, mean, rstd = saved
         n, c, h, w = x.shape

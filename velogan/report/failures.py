@@ -5,53 +5,39 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from velogan.files import pluralize
 from velogan.report.run_data import is_number
 from velogan.report.scores import MIN_RETRIEVAL
 
-FAILURE = "failure/"
-"""Prefix of the signs of failure in the log."""
+FAILURE = "failure/"  # prefix of the signs of failure in the log
+ENDED = "ended"  # true in the row of the log with the signs of failure of a finished run
+MIN_MEASUREMENTS = 2  # number of wrong measurements in a row; at the end of a run one is enough
 
-ENDED = "ended"
-"""Key of the log that is true in the row with the signs of failure of a finished run."""
-
-MIN_MEASUREMENTS = 2
-"""A sign counts if this many measurements in a row show it; at the end of a run the last one is enough."""
-
-WON_LOSS_FRACTION = 0.05
-"""A discriminator has won if its loss is below this fraction of its first value ..."""
-
-WON_MIN_ROWS = 10
-"""... in this many rows of the log: in a short run a row is one step, and a discriminator may win for a moment."""
+WON_LOSS_FRACTION, WON_MIN_ROWS = 0.05, 10
+"""A discriminator has won if its loss is below this fraction of its first value in this many rows of the log: in a
+short run a row is one step, and a discriminator may win for a moment."""
 
 SCORES = ("validation/feature_distance", "validation/distance")
 """Validation scores that choose the best checkpoint: the first one that the log has. Lower is better."""
+BASELINE = "validation/unchanged_input"  # the same score of the unchanged inputs, if the log has it
+_SUFFIXES = ("", "_a2b", "_b2a")  # of the names of scores: both directions together, and each
 
-BASELINE = "validation/unchanged_input"
-"""The same score of the unchanged inputs, if the log has it."""
+WORSE_FACTOR, MIN_GAIN_FRACTION, NOTICEABLE_FACTOR = 1.5, 0.5, 1.1
+"""Translations have become worse if their score is above the best one times the first factor; or, if the best ones
+improve on the unchanged inputs, if less than this fraction of the improvement is left and the score is above the best
+one times the last factor, since differences of runs that hardly change anything are noise."""
 
-WORSE_FACTOR = 1.5
-"""Translations have become worse if their score is above the best one times this factor ..."""
+_DISCRIMINATOR_LOSS = re.compile("loss/discriminator/([dp]_)?[ab]")  # a and b; d_a of encodings, p_a of images
 
-MIN_GAIN_FRACTION = 0.5
-"""... or if they improve on the unchanged inputs by less than this fraction of the best improvement,"""
-
-NOTICEABLE_FACTOR = 1.1
-"""and their score is above the best one times this factor: scores of runs that hardly change anything are noise."""
+Log = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure that lasts.
-
-    name: the key in the log
-    description: what is wrong, with the value
-    value: the last measurement
-    since: number of images seen when it began
-    hint: what to try
-    """
+    """A lasting failure: its key in the log, the last value, the images seen when it began, and what to try."""
 
     name: str
     description: str
@@ -98,173 +84,137 @@ _SIGNS: dict[str, _Sign] = {
 }
 
 
-def find_failures(stats: Sequence[Mapping[str, Any]]) -> list[Failure]:
+class _Distances:
+    """The logged distances of translations to real images: of both directions together, or of one."""
+
+    def __init__(self, stats: Log, suffix: str):
+        choosing = next((name for name in SCORES if _measurements(stats, name)), SCORES[-1])
+        self.name, self.suffix = choosing + suffix, suffix
+        rows = [row for row in stats if is_number(row.get(choosing)) and is_number(row.get(self.name))]
+        self.points = _measurements(rows, self.name)
+        best = min(rows, key=lambda row: row[choosing], default={})
+        self.best_images, self.best = int(best.get("images", 0)), best.get(self.name, 0.0)
+        self.baseline = next((value for _, value in reversed(_measurements(stats, BASELINE + suffix))), None)
+        self.has_ended = _has_ended(stats, self.name)
+
+    def is_worse(self, value: float) -> bool:
+        """Return whether `value` is much worse than that of the best checkpoint."""
+        if self.baseline is not None and self.best < self.baseline:
+            gain, best_gain = self.baseline - value, self.baseline - self.best
+            return gain < MIN_GAIN_FRACTION * best_gain and value > NOTICEABLE_FACTOR * self.best
+        return value > WORSE_FACTOR * self.best
+
+
+def find_failures(stats: Log) -> list[Failure]:
     """Return the failures that the last rows of a log show: signs, bad scores and discriminators that won."""
     names = dict.fromkeys(name for row in stats for name in row)
-    signs = (_check_sign(stats, name) for name in names if name.startswith(FAILURE))
-    won = (_check_discriminator(stats, name) for name in names if _DISCRIMINATOR_LOSS.fullmatch(name))
-    results = (*signs, *_check_scores(_check_decay, stats), *_check_scores(_check_baseline, stats), *won)
+    results = [_check_sign(stats, name) for name in names if name.startswith(FAILURE)]
+    both, *single = (_Distances(stats, suffix) for suffix in _SUFFIXES)
+    for check in (_check_decay, _check_baseline):
+        results += [failure] if (failure := check(both)) else map(check, single)
+    results += [_check_discriminator(stats, name) for name in names if _DISCRIMINATOR_LOSS.fullmatch(name)]
     return [failure for failure in results if failure]
 
 
-def final_checkpoint_is_worse(stats: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the last score is so much worse than the best checkpoint's that the best one should be used.
-
-    One direction that is worse is enough.
-    """
-    scored = [(*_score_history(stats, suffix), _baseline(stats, suffix)) for suffix in _SUFFIXES]
-    return any(_is_worse(points[-1][1], best, baseline) for points, (_, best), baseline in scored if points)
+def final_checkpoint_is_worse(stats: Log) -> bool:
+    """Return whether the last checkpoint is much worse than the best one, in at least one direction."""
+    scores = (_Distances(stats, suffix) for suffix in _SUFFIXES)
+    return any(distances.is_worse(distances.points[-1][1]) for distances in scores if distances.points)
 
 
-def describe_improvement(stats: Sequence[Mapping[str, Any]]) -> str | None:
+def describe_improvement(stats: Log) -> str | None:
     """Return a sentence: how much closer held-out translations are to real images than their inputs, and `retrieval`.
 
     The checkpoint is the last one, or the best one if `final_checkpoint_is_worse`. None if the log does not have the
     scores, or if the translations are not closer, which `find_failures` reports.
     """
-    use_best, gains, retrieved = final_checkpoint_is_worse(stats), {}, {}
+    use_best, gains, shares = final_checkpoint_is_worse(stats), dict[str, int](), list[str]()
     for suffix in _SUFFIXES:
-        points, (best_images, best) = _score_history(stats, suffix)
-        baseline = _baseline(stats, suffix)
-        if points and baseline and _required_measurements(stats, _score_name(stats, suffix)) == 1:
-            gains[suffix] = round(100 - 100 * (best if use_best else points[-1][1]) / baseline)
-            shares = dict(_measurements(stats, f"{FAILURE}retrieval{suffix}"))
-            retrieved[suffix] = shares.get(best_images if use_best else points[-1][0])
-    if gains.get("", -1) < 0:
+        distances = _Distances(stats, suffix)
+        if not distances.points or not distances.baseline or not distances.has_ended:
+            continue
+        images, value = (distances.best_images, distances.best) if use_best else distances.points[-1]
+        gains[suffix[1:]] = round(100 - 100 * value / distances.baseline)
+        share = dict(_measurements(stats, f"{FAILURE}retrieval{suffix}")).get(images)
+        shares += [] if share is None else [f"{suffix[1:]} {share:.0%}"]
+    both = gains.pop("", -1)
+    if both < 0:
         return None
-    single = ", ".join(f"{suffix[1:]} {gain}%" for suffix, gain in gains.items() if suffix)
-    shares = ", ".join(f"{suffix[1:]} {share:.0%}" for suffix, share in retrieved.items() if share is not None)
+    retrieval = f"; more like their own input than like another in {', '.join(shares)} of comparisons" if shares else ""
+    single = ", ".join(f"{direction} {gain}%" for direction, gain in gains.items())
     return (
-        f"translations of held-out images are {gains['']}% closer to real ones than their inputs are ({single})"
-        f"{f'; more like their own input than like another in {shares} of comparisons' if shares else ''}"
+        f"translations of held-out images are {both}% closer to real ones than their inputs are ({single}){retrieval}"
     )
 
 
-def _check_scores(
-    check: Callable[[Sequence[Mapping[str, Any]], str], Failure | None], stats: Sequence[Mapping[str, Any]]
-) -> list[Failure | None]:
-    """Return the result of `check` for the score of both directions; if it passes, those for each direction."""
-    both, *single = _SUFFIXES
-    return [failure] if (failure := check(stats, both)) else [check(stats, suffix) for suffix in single]
-
-
-def _check_sign(stats: Sequence[Mapping[str, Any]], name: str) -> Failure | None:
+def _check_sign(stats: Log, name: str) -> Failure | None:
     key, _, direction = name.removeprefix(FAILURE).rpartition("_")
-    sign, points = _SIGNS.get(key), _measurements(stats, name)
-    if sign is None:
+    if key not in _SIGNS:
         return None
-    since = _wrong_since(points, sign.is_wrong, min_count=_required_measurements(stats, name))
-    if since is None:
-        return None
-    description = f"{direction}: {sign.description.format(value=points[-1][1])}"
-    return Failure(name, description, points[-1][1], since, sign.hint)
+    min_count = 1 if _has_ended(stats, name) else MIN_MEASUREMENTS
+    return _lasting_failure(name, _measurements(stats, name), _SIGNS[key], direction=direction, min_count=min_count)
 
 
-_SUFFIXES = ("", "_a2b", "_b2a")
-"""Suffixes of the names of scores: of both directions together, and of each."""
-
-
-def _score_name(stats: Sequence[Mapping[str, Any]], suffix: str = "") -> str:
-    """Return the name of the score that chooses the best checkpoint, with the suffix of a direction."""
-    return next((name for name in SCORES if _measurements(stats, name)), SCORES[-1]) + suffix
-
-
-def _baseline(stats: Sequence[Mapping[str, Any]], suffix: str) -> float | None:
-    return next((row[BASELINE + suffix] for row in reversed(stats) if is_number(row.get(BASELINE + suffix))), None)
-
-
-def _score_history(
-    stats: Sequence[Mapping[str, Any]], suffix: str
-) -> tuple[list[tuple[int, float]], tuple[int, float]]:
-    """Return all (images seen, score) of a direction, and that of the best checkpoint; (0, 0) if there is none."""
-    choosing, name = _score_name(stats), _score_name(stats, suffix)
-    rows = [row for row in stats if is_number(row.get(choosing)) and is_number(row.get(name))]
-    best = min(rows, key=lambda row: row[choosing], default={name: 0.0})
-    return _measurements(rows, name), (int(best.get("images", 0)), best[name])
-
-
-def _is_worse(value: float, best: float, baseline: float | None) -> bool:
-    if baseline is not None and best < baseline:
-        return baseline - value < MIN_GAIN_FRACTION * (baseline - best) and value > NOTICEABLE_FACTOR * best
-    return value > WORSE_FACTOR * best
-
-
-def _check_baseline(stats: Sequence[Mapping[str, Any]], suffix: str) -> Failure | None:
+def _check_baseline(distances: _Distances) -> Failure | None:
     """Check that translations are better than the unchanged inputs; only at the end, since early ones never are."""
-    name, baseline = _score_name(stats, suffix), _baseline(stats, suffix)
-    points, best = _score_history(stats, suffix)
-    if baseline is None or not points or _required_measurements(stats, name) > 1:
+    baseline = distances.baseline
+    if baseline is None or not distances.points or not distances.has_ended:
         return None
-    images, value = min(best, points[-1], key=lambda point: point[1])
-    if value < baseline:
-        return None
-    description = (
-        f"{_direction_prefix(suffix)}translations are no closer to real images than the inputs are "
-        f"({value:.3f}, unchanged input {baseline:.3f})"
+    best, last = (distances.best_images, distances.best), distances.points[-1]
+    sign = _Sign(
+        lambda value: value >= baseline,
+        "translations are no closer to real images than the inputs are "
+        f"({{value:.3f}}, unchanged input {baseline:.3f})",
+        "a longer training, another preset, or a new run with another train.seed",
     )
-    hint = "a longer training, another preset, or a new run with another train.seed"
-    return Failure(BASELINE + suffix, description, value, images, hint)
+    points = [min(best, last, key=lambda point: point[1])]
+    return _lasting_failure(BASELINE + distances.suffix, points, sign, direction=distances.suffix[1:], min_count=1)
 
 
-def _check_decay(stats: Sequence[Mapping[str, Any]], suffix: str) -> Failure | None:
+def _check_decay(distances: _Distances) -> Failure | None:
     """Check that the last translations are not worse than those of the best checkpoint."""
-    name, baseline = _score_name(stats, suffix), _baseline(stats, suffix)
-    points, (images, best) = _score_history(stats, suffix)
-    min_count = _required_measurements(stats, name)
-    since = _wrong_since(points, lambda value: _is_worse(value, best, baseline), min_count=min_count)
-    if since is None:
-        return None
-    value = points[-1][1]
-    description = (
-        f"{_direction_prefix(suffix)}translations have become worse (their distance to real images is {value:.3f}, "
-        f"and was {best:.3f} at {pluralize(images, 'image')})"
+    sign = _Sign(
+        distances.is_worse,
+        "translations have become worse (their distance to real images is {value:.3f}, "
+        f"and was {distances.best:.3f} at {pluralize(distances.best_images, 'image')})",
+        "the best checkpoint, which translate uses now, or a new run with another train.seed",
     )
-    hint = "the best checkpoint, which translate uses now, or a new run with another train.seed"
-    return Failure(name, description, value, since, hint)
+    min_count = 1 if distances.has_ended else MIN_MEASUREMENTS
+    direction = distances.suffix[1:]
+    return _lasting_failure(distances.name, distances.points, sign, direction=direction, min_count=min_count)
 
 
-def _direction_prefix(suffix: str) -> str:
-    return f"{suffix[1:]}: " if suffix else ""
-
-
-_DISCRIMINATOR_LOSS = re.compile("loss/discriminator/([dp]_)?[ab]")
-"""Losses of discriminators: `a` and `b`, or `d_a` of encodings and `p_a` of images."""
-
-
-def _check_discriminator(stats: Sequence[Mapping[str, Any]], name: str) -> Failure | None:
+def _check_discriminator(stats: Log, name: str) -> Failure | None:
     points = _measurements(stats, name)
     if not points or min(value for _, value in points) < 0:  # a loss that may be negative has no lowest value
         return None
-    first = points[0][1]
-    since = _wrong_since(points, lambda value: value < WON_LOSS_FRACTION * first, min_count=WON_MIN_ROWS)
-    if since is None:
-        return None
-    role, fraction = name.rpartition("/")[2].upper(), points[-1][1] / first
+    first, role = points[0][1], name.rpartition("/")[2].upper()
     role = role if "_" in role else f"D_{role}"
-    description = (
-        f"discriminator {role} tells every translation from real images (its loss is {fraction:.0%} of the first)"
+    sign = _Sign(
+        lambda value: value < WON_LOSS_FRACTION * first,
+        f"discriminator {role} tells every translation from real images "
+        f"(its loss is {points[-1][1] / (first or 1):.0%} of the first)",
+        f"a lower rate (optimizer.rules {role}:lr=5e-5), or augmentation (method.augment)",
     )
-    hint = f"a lower rate (optimizer.rules {role}:lr=5e-5), or augmentation (method.augment)"
-    return Failure(name, description, points[-1][1], since, hint)
+    return _lasting_failure(name, points, sign, min_count=WON_MIN_ROWS)
 
 
-def _required_measurements(stats: Sequence[Mapping[str, Any]], name: str) -> int:
-    """Return how many measurements of `name` in a row are needed: one at the end of a run, else MIN_MEASUREMENTS."""
-    has_ended = next((row.get(ENDED) is True for row in reversed(stats) if is_number(row.get(name))), False)
-    return 1 if has_ended else MIN_MEASUREMENTS
+def _lasting_failure(
+    name: str, points: Sequence[tuple[int, float]], sign: _Sign, *, direction: str = "", min_count: int
+) -> Failure | None:
+    """Return the failure if at least `min_count` of the last measurements (images seen, value) are wrong."""
+    wrong = list(takewhile(lambda point: sign.is_wrong(point[1]), reversed(points)))
+    if len(wrong) < min_count:
+        return None
+    (_, value), (since, _) = wrong[0], wrong[-1]
+    prefix = f"{direction}: " if direction else ""
+    return Failure(name, prefix + sign.description.format(value=value), value, since, sign.hint)
 
 
-def _measurements(stats: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
+def _has_ended(stats: Log, name: str) -> bool:
+    """Return whether the last measurement of `name` is that of a finished run."""
+    return next((row.get(ENDED) is True for row in reversed(stats) if is_number(row.get(name))), False)
+
+
+def _measurements(stats: Log, name: str) -> list[tuple[int, float]]:
     return [(int(row.get("images", 0)), row[name]) for row in stats if is_number(row.get(name))]
-
-
-def _wrong_since(
-    points: Sequence[tuple[int, float]], is_wrong: Callable[[float], bool], *, min_count: int
-) -> int | None:
-    """Return the images seen when the last measurements began to be wrong; None if fewer than `min_count` are."""
-    count = 0
-    for _, value in reversed(points):
-        if not is_wrong(value):
-            break
-        count += 1
-    return points[-count][0] if count >= min_count else None
