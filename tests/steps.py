@@ -25,7 +25,7 @@ def build(config: Config) -> tuple[Any, Objective, dict[str, nn.Module]]:
 def random_batch(random: Generator, objective: Objective, *, count: int = 1, side: int = SIDE) -> dict[str, Tensor]:
     """Return `count` random images of each domain, and the uniform numbers that a step of `objective` needs."""
     images = {letter: torch.rand(count, 3, side, side, generator=random) * 2 - 1 for letter in "AB"}
-    return images | {"uniform": torch.rand(objective.draws["train"], count, generator=random)}
+    return images | {"uniform": torch.rand(objective.num_uniforms["train"], count, generator=random)}
 
 
 def take_steps(config: Config, count: int) -> tuple[list[dict[str, Tensor]], dict[str, nn.Module]]:

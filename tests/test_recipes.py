@@ -28,7 +28,7 @@ def test_a_recipe_takes_a_step(name: str):
     step, objective, nets = build_step(config, shape=(32, 32))
     before = {role: [value.clone() for value in net.parameters()] for role, net in nets.items()}
     batch = {side: torch.rand(config.data.batch, 3, 32, 32) * 2 - 1 for side in "AB"}
-    batch["uniform"] = torch.rand(objective.draws["train"], config.data.batch)
+    batch["uniform"] = torch.rand(objective.num_uniforms["train"], config.data.batch)
     losses = step({"train": batch})
     assert all(value.isfinite() for value in losses.values())
     for role, net in nets.items():
@@ -41,7 +41,7 @@ def test_the_recommended_recipe_takes_a_step_between_any_channels(a: int, b: int
     step, objective, nets = build_step(config, shape=(32, 32))
     assert [isinstance(nets[role], MaskGenerator) for role in ("G_A", "G_B")] == [a == b] * 2
     batch = {letter: torch.rand(1, count, 32, 32) * 2 - 1 for letter, count in (("A", a), ("B", b))}
-    batch["uniform"] = torch.rand(objective.draws["train"], 1)
+    batch["uniform"] = torch.rand(objective.num_uniforms["train"], 1)
     assert all(value.isfinite() for value in step({"train": batch}).values())
 
 

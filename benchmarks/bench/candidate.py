@@ -57,7 +57,9 @@ class BenchCandidate:
         prepare = (lambda split: feed.loader.preprocess_on_device) if feed else None
         self.step, objective, nets = build_step(config, shape=(size, size), prepare=prepare)
         torch.manual_seed(0)
-        self.uniform = {split: torch.rand(draws, count, device=self.device) for split, draws in objective.draws.items()}
+        self.uniform = {
+            split: torch.rand(draws, count, device=self.device) for split, draws in objective.num_uniforms.items()
+        }
         self.batch, self.feed = feed.ready() if feed else random_batch(config, self.device), feed
         self.nets = nets
         self._modules = [*nets.values(), objective.state]

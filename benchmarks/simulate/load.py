@@ -60,9 +60,9 @@ def load_of(config: Config) -> Load:
 
 def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseLoad]:
     count, images = config.images_per_update, _images(config)
-    caches: dict[str, dict[str, Tensor]] = {split: {} for split in objective.draws}
+    caches: dict[str, dict[str, Tensor]] = {split: {} for split in objective.num_uniforms}
     for phase in objective.phases():
-        batch = {**images, "uniform": torch.empty(objective.draws[phase.split], 1)}
+        batch = {**images, "uniform": torch.empty(objective.num_uniforms[phase.split], 1)}
         alone, _ = _run_phase(phase, nets, batch, {})
         after, out = _run_phase(phase, nets, batch, caches[phase.split])
         weights = [weight for role in phase.trains for weight in nets[role].parameters()]

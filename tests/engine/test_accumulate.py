@@ -31,7 +31,7 @@ def _trained(config: Config, seed: int) -> tuple[list[Tensor], list[dict[str, Te
     random, rows = torch.Generator().manual_seed(seed), []
     for number in range(3):
         batch = {side: torch.rand(2, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
-        batch["uniform"] = torch.rand(objective.draws["train"], 2, generator=random)
+        batch["uniform"] = torch.rand(objective.num_uniforms["train"], 2, generator=random)
         rows.append(step({"train": batch}, number=number))
     return [value.detach() for net in nets.values() for value in net.parameters()], rows
 

@@ -202,7 +202,7 @@ def _train(
     step, objective, nets = build_step(config, shape=(SIDE, SIDE), prepare=lambda split: prepare)
     hooks = [Stats(), ema := EMA(nets, half_life=1000, rampup=0.05)]
     for number in range(2):
-        batch = loader.gather(loader.plan(2 * number)) | {"uniform": torch.rand(objective.draws["train"], 2)}
+        batch = loader.gather(loader.plan(2 * number)) | {"uniform": torch.rand(objective.num_uniforms["train"], 2)}
         with _Watch(ahead=True) if number or not captured else nullcontext():
             ema.set_decay(2 * number + 2)
             losses = step({"train": batch}, number=number, post_step_hooks=hooks)

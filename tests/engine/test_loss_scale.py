@@ -42,7 +42,7 @@ def _rows(step: Any, objective: Any, *, steps: int) -> list[dict[str, float]]:
     random, rows = torch.Generator().manual_seed(1), []
     for number in range(steps):
         batch = {side: torch.rand(2, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
-        batch["uniform"] = torch.rand(objective.draws["train"], 2, generator=random)
+        batch["uniform"] = torch.rand(objective.num_uniforms["train"], 2, generator=random)
         rows.append({name: float(value) for name, value in step({"train": batch}, number=number).items()})
     return rows
 
@@ -154,7 +154,7 @@ def test_float16_is_captured_on_a_gpu(tiny_config: Callable[..., Config]):
         random, found = torch.Generator().manual_seed(1), []
         for number in range(12):
             batch = {side: (torch.rand(2, 3, SIDE, SIDE, generator=random) * 2 - 1).cuda() for side in "AB"}
-            batch["uniform"] = torch.rand(objective.draws["train"], 2, generator=random).cuda()
+            batch["uniform"] = torch.rand(objective.num_uniforms["train"], 2, generator=random).cuda()
             found.append({name: float(value) for name, value in step({"train": batch}, number=number).items()})
         step.check()
         rows.append((found, step.scale.state_dict()))

@@ -57,7 +57,7 @@ def _trained(config: Config) -> tuple[list[Tensor], int]:
     with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
         for number in range(2):
             batch = {letter: torch.rand(1, 3, side, side, generator=random) * 2 - 1 for letter in "AB"}
-            batch["uniform"] = torch.rand(objective.draws["train"], 1, generator=random)
+            batch["uniform"] = torch.rand(objective.num_uniforms["train"], 1, generator=random)
             torch.manual_seed(number)
             step({"train": batch}, number=number)
     return [value.detach().clone() for net in nets.values() for value in net.state_dict().values()], sum(

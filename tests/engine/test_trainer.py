@@ -72,7 +72,7 @@ class _Step:
 
 def build_trainer(size: int = 1, **schedule: Any) -> Trainer:
     step = _Step()
-    objective: Any = SimpleNamespace(state=nn.Module(), draws={"train": 6})
+    objective: Any = SimpleNamespace(state=nn.Module(), num_uniforms={"train": 6})
     return Trainer(
         step,
         {"train": _Loader(size)},

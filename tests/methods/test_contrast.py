@@ -48,7 +48,7 @@ def _nets(config: Config) -> dict[str, nn.Module]:
 def _batch(objective: ContrastObjective, *, images: int = 2) -> Batch:
     random = torch.Generator().manual_seed(0)
     batch = {side: torch.rand(images, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
-    return batch | {"uniform": torch.rand(objective.draws["train"], images, generator=random)}
+    return batch | {"uniform": torch.rand(objective.num_uniforms["train"], images, generator=random)}
 
 
 def test_sampled_locations_are_distinct_and_cover_the_image():

@@ -108,7 +108,7 @@ def test_discriminators_get_source_images_as_fakes():
     uniform[6], uniform[7] = torch.tensor([0.3, 0.6]), torch.tensor([0.7, 0.1])  # A's first image, B's second
     cache = {"fake_a": torch.full((2, 1, 1, 1), 0.8), "fake_b": torch.full((2, 1, 1, 1), -0.7)}
     objective = _objective(shape=(1, 1, 1), source_as_fake_fraction=0.5, pool_size=0)
-    assert objective.draws == {"train": 8}
+    assert objective.num_uniforms == {"train": 8}
     terms = objective.discriminator_loss(nets, {"A": a, "B": b, "uniform": uniform}, cache).logged
     fakes_a = [3 * 0.1, 3 * -0.7]
     fakes_b = [0.8 - 1, -0.4 - 1]
@@ -161,7 +161,7 @@ def test_phases_draws_and_state():
         ("generator", ("G_A", "G_B")),
         ("discriminator", ("D_A", "D_B")),
     ]
-    assert objective.draws == {"train": 6}
+    assert objective.num_uniforms == {"train": 6}
     assert set(objective.state.state_dict()) == {f"fake_{x}.{y}" for x in "ab" for y in ("images", "stored")}
 
 

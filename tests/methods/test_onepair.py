@@ -120,7 +120,7 @@ def test_phases_draws_and_state(stage: str):
     objective = _objective(stage=stage, start="runs/autoencoder" if stage == "translator" else None)
     assert {phase.name: phase.trains for phase in objective.phases()} == STAGES[stage]
     alone = stage == "autoencoder"
-    assert objective.draws == {"train": 0 if alone else 2}
+    assert objective.num_uniforms == {"train": 0 if alone else 2}
     assert set(objective.state.state_dict()) == (set() if alone else {"D_A.images", "D_A.stored"})
 
 
@@ -150,7 +150,7 @@ def test_a_frozen_autoencoder_keeps_its_statistics():
         nets = {name: role.net for name, role in method.roles(config.spec, Networks()).items()}
         before = copy.deepcopy({name: nets[name].state_dict() for name in ways})
         objective = method.objective(config.spec, shape=(SIDE, SIDE), batched=False)
-        batch["uniform"], cache = torch.rand(objective.draws["train"], 2), {}
+        batch["uniform"], cache = torch.rand(objective.num_uniforms["train"], 2), {}
         for phase in objective.phases():
             cache |= phase.loss(nets, batch, cache).cache
         same = all(value.equal(before[name][key]) for name in ways for key, value in nets[name].state_dict().items())
@@ -174,7 +174,7 @@ def test_rejects_networks_that_need_images():
 def test_discriminators_without_a_translator_phase_translate_for_themselves():
     nets, batch = _by_hand()
     objective = _objective()
-    batch["uniform"] = torch.full((objective.draws["train"], 1), 0.25)
+    batch["uniform"] = torch.full((objective.num_uniforms["train"], 1), 0.25)
     assert [phase.name for phase in objective.phases()] == ["autoencoder", "translator", "discriminator"]
     encodings = objective.autoencoder_loss(nets, batch, {}).cache
     fakes = objective.translator_loss(nets, batch, encodings).cache

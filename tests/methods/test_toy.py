@@ -69,7 +69,7 @@ class Toy(Method):
 
 
 class _Losses:
-    draws = {"first_half": 0, "second_half": 1}  # noqa: RUF012
+    num_uniforms = {"first_half": 0, "second_half": 1}  # noqa: RUF012
 
     def __init__(self, config: Toy):
         self.config = config
@@ -191,7 +191,7 @@ def test_a_captured_step_over_two_splits_equals_the_plain_one(tiny_config: Calla
             batches = {
                 split: {letter: torch.rand(1, 3, 32, 32, generator=random) for letter in "AB"}
                 | {"uniform": torch.rand(draws, 1, generator=random)}
-                for split, draws in objective.draws.items()
+                for split, draws in objective.num_uniforms.items()
             }
             step(batches, number=number)
         step.check()

@@ -80,7 +80,7 @@ class _Inner:
     """An objective of one phase without a loss of its own."""
 
     def __init__(self) -> None:
-        self.draws: Mapping[str, int] = {"train": 0}
+        self.num_uniforms: Mapping[str, int] = {"train": 0}
         self.state = nn.Module()
 
     def phases(self) -> list[Phase]:

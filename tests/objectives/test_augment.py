@@ -10,7 +10,7 @@ IMAGES = torch.rand(2, 3, 16, 24, generator=torch.Generator().manual_seed(0)) * 
 
 def test_0_5_changes_neither_colours_nor_positions() -> None:
     augmenter = Augmenter(("colour", "shift"))
-    torch.testing.assert_close(augmenter(IMAGES, torch.full((augmenter.draws, 2), 0.5)), IMAGES)
+    torch.testing.assert_close(augmenter(IMAGES, torch.full((augmenter.num_uniforms, 2), 0.5)), IMAGES)
 
 
 def test_shifts_each_image_by_its_own_numbers() -> None:

@@ -105,7 +105,7 @@ def _step(forward: Callable[[nn.Module], nn.Module]) -> _Launches:
         optimizer._optimizer_step_pre_hooks.clear()
         optimizer._optimizer_step_post_hooks.clear()
     images = {name: torch.rand(1, 3, SIDE, SIDE).contiguous(memory_format=torch.channels_last) for name in "AB"}
-    batch: dict[str, Tensor] = images | {"uniform": torch.rand(objective.draws["train"], 1)}
+    batch: dict[str, Tensor] = images | {"uniform": torch.rand(objective.num_uniforms["train"], 1)}
     for _ in range(2):  # the first makes moments
         with _Launches() as launches:
             step({"train": batch})

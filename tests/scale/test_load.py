@@ -36,7 +36,9 @@ def test_the_bytes_are_those_of_the_exchanges(preset: str, monkeypatch: pytest.M
     distributed = Counting()
     monkeypatch.setattr("torch.distributed.all_reduce", lambda flat: distributed.sent.append(flat.nbytes))
     step, objective, _ = build_step(config, shape=(32, 32), distributed=distributed)
-    batch = {letter: torch.rand(1, 3, 32, 32) for letter in "AB"} | {"uniform": torch.rand(objective.draws["train"], 1)}
+    batch = {letter: torch.rand(1, 3, 32, 32) for letter in "AB"} | {
+        "uniform": torch.rand(objective.num_uniforms["train"], 1)
+    }
     step({"train": batch})
     assert [phase.bytes for phase in load_of(config).phases] == distributed.sent
 

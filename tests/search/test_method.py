@@ -84,12 +84,12 @@ def test_each_phase_trains_its_networks_on_its_split(scheme: str, search: Callab
     step, objective, nets = _step(search(scheme=scheme))
     pairs = {"generator": {"G_A", "G_B"}, "discriminator": {"D_A", "D_B"}}
     weights_split, arch_split = ("first_half", "second_half") if "halves" in scheme else ("train", "train")
-    assert set(objective.draws) == {weights_split, arch_split}
+    assert set(objective.num_uniforms) == {weights_split, arch_split}
     assert objective.swap_halves_at == (0.5 if scheme == "swapped-halves" else math.inf)
     changed = {}
     for phase in list(step.phases):
         before, step.phases = _weights(nets), [phase]
-        step(_batches(objective.draws))
+        step(_batches(objective.num_uniforms))
         changed[phase.name, phase.split] = _changed(before, _weights(nets))
     expected = {}
     for name, roles in pairs.items():
@@ -108,7 +108,7 @@ def test_two_domains_trains_weights_on_a_and_architecture_on_b(search: Callable[
 
     def trained(side: int) -> dict[str, list[Tensor]]:
         step, objective, nets = _step(search(scheme="two-domains", inner={"edges": 1.0}))
-        batch = _batches(objective.draws)
+        batch = _batches(objective.num_uniforms)
         batch["train"] |= {"A": -batch["train"]["A"]} if side == 0 else {"B": -batch["train"]["B"]} if side == 1 else {}
         step.phases = [phase for phase in step.phases if "generator" in phase.name]
         step(batch)
@@ -135,8 +135,8 @@ def test_one_step_equals_plain_training_of_supernets(search: Callable[..., Confi
     }
     textbook = Step(losses.phases(), nets=plain, optimizers=adams)
     for number in range(3):
-        step(_batches(objective.draws, number), number=number)
-        textbook(_batches(losses.draws, number), number=number)
+        step(_batches(objective.num_uniforms, number), number=number)
+        textbook(_batches(losses.num_uniforms, number), number=number)
     for name, net in plain.items():
         searched = {**dict(nets[name].named_parameters())}
         searched |= {f"{place}.alpha": mixed.alpha for place, mixed in mixtures(nets[name]).items()}
@@ -213,7 +213,7 @@ def test_stabilisers_work_in_a_search(
     side = 48 if discriminator.get("space") else 32
     step, objective, nets = _step(config, side)
     before = _weights(nets)
-    losses = step(_batches(objective.draws, side=side))
+    losses = step(_batches(objective.num_uniforms, side=side))
     assert _changed(before, _weights(nets)) == set(nets)
     assert all(torch.isfinite(value) for value in losses.values())
 
@@ -227,7 +227,7 @@ def test_discriminators_without_cells_are_not_searched(search: Callable[..., Con
     step, objective, nets = _step(config)
     assert {name for name in nets if name.startswith("arch_")} == {"arch_G_A", "arch_G_B"}
     assert [phase.name for phase in step.phases] == ["generator", "discriminator", "arch_generator"]
-    step(_batches(objective.draws))
+    step(_batches(objective.num_uniforms))
     assert set(_search(config).shares(nets, config.spec)) == {"G_A", "G_B"}
     assert _search(config).genotype(nets, config.spec).discriminators == {}
 

@@ -98,7 +98,7 @@ def test_what_is_tried_has_masks_and_classes():
     step, objective, nets = build_step(config, shape=(32, 32), classes=5)
     batch = random_batch(config, torch.device("cpu"))
     assert nets[SEGMENTER](batch["A"]).shape == (2, 5, 32, 32)
-    uniform = {split: torch.rand(draws, 2) for split, draws in objective.draws.items()}
+    uniform = {split: torch.rand(draws, 2) for split, draws in objective.num_uniforms.items()}
     terms = step({split: {**batch, "uniform": one} for split, one in uniform.items()}, number=0)
     assert {"generator/mask_a", "generator/semantic_a", "segmenter/cross_entropy_b"} <= set(terms)
 

@@ -105,7 +105,7 @@ def test_steps_on_flat_pictures_stay_finite(engine: str, tiny_config: Callable[.
     one_pixel[0, :, 7, 9] = -1
     flat = [torch.zeros(1, 3, 32, 32), torch.ones(1, 3, 32, 32), torch.full((1, 3, 32, 32), 0.5) + 1e-7, one_pixel]
     for number, (a, b) in enumerate(itertools.product(flat, flat[:2])):
-        batch = {"A": a, "B": b, "uniform": torch.rand(objective.draws["train"], 1)}
+        batch = {"A": a, "B": b, "uniform": torch.rand(objective.num_uniforms["train"], 1)}
         losses = step({"train": batch}, number=number)  # raises where a loss or a gradient is not finite
         assert all(value.isfinite() for value in losses.values())
     assert all(p.isfinite().all() for net in nets.values() for p in net.parameters())

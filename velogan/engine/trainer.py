@@ -77,8 +77,7 @@ class Trainer:
     the last hooks are done in time. A run so short that one round takes more than a third of it may end later.
 
     loaders: by split; the length of the first one is an epoch
-    objective: its `state` is saved with the run; `draws` is the number of uniform random numbers per image, by split,
-        that are added to the batch on the host
+    objective: its `state` is saved with the run; its `num_uniforms` per image are added to the batch on the host
     schedule: sets the learning rates
     batch_size: images of a step, on all ranks together
     """
@@ -98,7 +97,7 @@ class Trainer:
         self.distributed = distributed or DistributedContext()
         self.step, self.nets, self.ema = step, step.nets, ema
         self.loaders: Mapping[str, Loader] = loaders
-        self.state, self.draws = objective.state, objective.draws
+        self.state, self.num_uniforms = objective.state, objective.num_uniforms
         self.batch_size, self.seed = batch_size, seed
         self.device = next(weight.device for net in self.nets.values() for weight in net.parameters())
         self.stats, self.clock = Stats(), Clock()
@@ -216,7 +215,7 @@ class Trainer:
 
     def _draw(self, split: str, images: int) -> Tensor:
         """Draw numbers for this rank's `images`: its part of those that a single process would draw for all."""
-        uniform = torch.rand(self.draws[split], images * self.distributed.world_size)
+        uniform = torch.rand(self.num_uniforms[split], images * self.distributed.world_size)
         uniform = uniform.narrow(1, self.distributed.rank * images, images).contiguous()
         # from other memory the copy to the device would wait for earlier steps
         return uniform.pin_memory() if self.device.type == "cuda" else uniform

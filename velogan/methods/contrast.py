@@ -134,7 +134,7 @@ class ContrastObjective(ImageGANObjective):
         self.config = config
         self.masks = {direction.letter: has_mask for direction, has_mask in zip(self.directions, masks)}
         self.slots.add("locations", MAX_TAPS * PATCHES)
-        self.draws = {"train": self.slots.draws}
+        self.num_uniforms = {"train": self.slots.num_uniforms}
 
     def phases(self) -> list[Phase]:
         generators = tuple(f"{part}_{direction.source}" for direction in self.directions for part in "ERH")

@@ -56,7 +56,7 @@ def _run_phases(objective: Objective, nets: Mapping[str, nn.Module], spec: Spec,
             **{letter: torch.empty(1, channels, *shape) for letter, channels in spec.channels.items()},
             "uniform": torch.empty(count, 1),
         }
-        for split, count in objective.draws.items()
+        for split, count in objective.num_uniforms.items()
     }
     caches: dict[str, dict[str, Tensor]] = {split: {} for split in batches}
     for phase in objective.phases():

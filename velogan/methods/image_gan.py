@@ -130,11 +130,11 @@ class ImageGANObjective:
         self.slots.add("unused", 2)  # so that a seed gives the same augmentation as before
         for use in ("generator", "fake", "real"):
             for direction in DIRECTIONS:
-                self.slots.add(f"augment {use} {direction.letter}", self.augmenter.draws)
+                self.slots.add(f"augment {use} {direction.letter}", self.augmenter.num_uniforms)
         if self.source_as_fake_fraction:
             for direction in DIRECTIONS:
                 self.slots.add(f"source as fake {direction.letter}", 1)
-        self.draws: Mapping[str, int] = {"train": self.slots.draws}
+        self.num_uniforms: Mapping[str, int] = {"train": self.slots.num_uniforms}
 
     def generator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         """Compute the generators' loss; cache the translations by `DirectionSpec.fake`."""

@@ -200,7 +200,7 @@ class OnePairObjective:
         self.slots = UniformSlots()
         for role in self.pools:
             self.slots.add(f"pool {role}", 2)
-        self.draws = {"train": self.slots.draws}
+        self.num_uniforms = {"train": self.slots.num_uniforms}
 
     def phases(self) -> list[Phase]:
         """Return the phases of `stage`: autoencoder, translators on its encodings, discriminators on both."""

@@ -29,12 +29,12 @@ class Augmenter:
     probability: float = 1.0
 
     @property
-    def draws(self) -> int:
+    def num_uniforms(self) -> int:
         """Uniform random numbers per image: those of `kinds`, and one more for a `probability` below 1."""
         return sum(DRAWS[kind] for kind in self.kinds) + (self.probability != 1) if self.kinds else 0
 
     def __call__(self, images: Tensor, uniform: Tensor) -> Tensor:
-        """Augment `images`, `(B, C, H, W)` in [-1, 1], by random numbers `uniform`, `(draws, B)` in [0, 1)."""
+        """Augment `images`, `(B, C, H, W)` in [-1, 1], by random numbers `uniform`, `(num_uniforms, B)` in [0, 1)."""
         augmented, first = images, 0
         for kind in self.kinds:
             augmented = _FUNCTIONS[kind](augmented, uniform[first:][: DRAWS[kind]])

@@ -86,13 +86,13 @@ class UniformSlots:
     """Names ranges of rows of a batch's uniform random numbers, in the order in which they are added."""
 
     def __init__(self) -> None:
-        self.draws = 0
+        self.num_uniforms = 0
         self._rows: dict[str, slice] = {}
 
     def add(self, name: str, count: int) -> None:
         """Reserve the next `count` rows."""
-        self._rows[name] = slice(self.draws, self.draws + count)
-        self.draws += count
+        self._rows[name] = slice(self.num_uniforms, self.num_uniforms + count)
+        self.num_uniforms += count
 
     def rows(self, batch: Batch, name: str) -> Tensor:
         """Return the rows `(count, B)` of the slot `name`."""
@@ -102,13 +102,13 @@ class UniformSlots:
 class Objective(Protocol):
     """A method's losses.
 
-    `draws`: by split of the phases, the number of uniform random numbers in [0, 1) per image that the losses get as
-    `batch["uniform"]`, `(draws, B)`. The losses have no other randomness, so that a step is a function of (weights,
-    state, batches). An epoch is that of the first split. `state`: buffers that persist between steps, the pools of
-    fakes. An objective may have `swap_halves_at`, the fraction of the run after which the two halves are exchanged.
+    `num_uniforms`: by split of the phases, the number of uniform random numbers in [0, 1) per image that the losses get
+    as `batch["uniform"]`, `(num_uniforms, B)`. The losses have no other randomness, so that a step is a function of
+    (weights, state, batches). An epoch is that of the first split. `state`: buffers that persist between steps, the
+    pools of fakes. An objective may have `swap_halves_at`, the fraction of the run after which the halves change.
     """
 
-    draws: Mapping[str, int]
+    num_uniforms: Mapping[str, int]
     state: nn.Module
 
     def phases(self) -> list[Phase]:

@@ -23,7 +23,7 @@ class ExtraLoss:
 
     def __init__(self, inner: Objective, get_fakes: GetFakes, *, name: str):
         self._inner, self._get_fakes, self._name = inner, get_fakes, name
-        self.draws, self.state = inner.draws, inner.state
+        self.num_uniforms, self.state = inner.num_uniforms, inner.state
 
     def phases(self) -> list[Phase]:
         """Return the phases of the inner objective, one of them with the extra terms."""

@@ -202,9 +202,9 @@ class SearchObjective:
     def __init__(self, config: SearchMethod, inner: Sequence[Objective], arch_roles: Collection[str]):
         self.config, self.inner, self.arch_roles = config, inner, arch_roles
         self.swap_halves_at = 0.5 if config.scheme == "swapped-halves" else math.inf
-        self.draws = dict(inner[0].draws)
+        self.num_uniforms = dict(inner[0].num_uniforms)
         if config.scheme in ("halves", "swapped-halves"):
-            self.draws = dict.fromkeys(HALVES, self.draws["train"])
+            self.num_uniforms = dict.fromkeys(HALVES, self.num_uniforms["train"])
         states = [objective.state for objective in inner]
         self.state: nn.Module = nn.ModuleDict(dict(zip(("weights", "architecture"), states)))
 

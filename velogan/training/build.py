@@ -142,7 +142,7 @@ def build_step(
         nets=nets,
         forward_nets=build_forward_nets(nets, engine, recomputed=recomputed),
         optimizers=optimizers,
-        prepare={split: prepare(split) for split in objective.draws} if prepare else None,
+        prepare={split: prepare(split) for split in objective.num_uniforms} if prepare else None,
         distributed=distributed,
         options=StepOptions(
             autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(engine.precision),
@@ -203,7 +203,7 @@ def build_trainer(
     averaged = {name: net for name, net in nets.items() if roles[name].averaged}
     return Trainer(
         step,
-        {split: loader(split) for split in objective.draws},
+        {split: loader(split) for split in objective.num_uniforms},
         objective=objective,
         ema=EMA(averaged, half_life=config.train.ema_images, rampup=config.train.ema_rampup),
         schedule=config.schedule,

@@ -70,7 +70,7 @@ def build_random_step(config: Config, device: torch.device, *, classes: int = DE
     def run_step() -> None:
         batches = {
             split: {**batch, "uniform": torch.rand(draws, config.images_per_update, device=device)}
-            for split, draws in objective.draws.items()
+            for split, draws in objective.num_uniforms.items()
         }
         step(batches, number=next(step_numbers))
 

@@ -62,7 +62,7 @@ class RemoteStep:
         self._own = {phase.name: ModuleState.of(trainer, phase.trains) for phase in modules}
         self._states = dict.fromkeys(self._own, NodeState.EMPTY)
         self._exchange()
-        trainer.step, trainer.loaders, trainer.draws = self, {"train": DummyLoader(self._epoch)}, {"train": 0}
+        trainer.step, trainer.loaders, trainer.num_uniforms = self, {"train": DummyLoader(self._epoch)}, {"train": 0}
 
     def __call__(
         self, batches: Mapping[str, Batch], *, number: int = 0, post_step_hooks: Sequence[PostStepHook] = ()
