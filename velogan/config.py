@@ -26,8 +26,8 @@ from velogan.engine.schedules import ScheduleConfig
 from velogan.files import did_you_mean, parse_yaml
 from velogan.methods import DEFAULT
 from velogan.methods.base import Method, Spec
-from velogan.methods.capabilities import ReportsDecisions, SupportsExtraLosses, capability
 from velogan.methods.fit import check_sizes, phases_of
+from velogan.methods.image_gan import ImageGAN
 from velogan.networks.cells import count_blocks
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
@@ -133,10 +133,8 @@ class Config(BaseModel):
     def _check_adds_terms(self, field: str) -> None:
         """Raise ValueError if the run does not support the loss terms that `data.<field>` adds."""
         setting = f"data.{field}={getattr(self.data, field)}"
-        if not isinstance(self.method, SupportsExtraLosses):
-            supported = " or ".join(
-                name for name, method in METHODS.items() if isinstance(method(), SupportsExtraLosses)
-            )
+        if not isinstance(self.method, ImageGAN):
+            supported = " or ".join(name for name, method in METHODS.items() if issubclass(method, ImageGAN))
             raise ValueError(
                 f"{setting} is not supported by method={self.method.kind}: set method={supported} or remove it"
             )
@@ -263,8 +261,7 @@ def fit_to_data(
     """
     config = config.change(data={"channels_a": channels[0], "channels_b": channels[1]})
     check_sizes(config.method, config.spec, shapes)
-    reports = capability(config.method, ReportsDecisions)
-    return config, _channel_decisions(config) + (reports.decisions(config.spec) if reports else [])
+    return config, _channel_decisions(config) + config.method.decisions(config.spec)
 
 
 def _channel_decisions(config: Config) -> list[Decision]:

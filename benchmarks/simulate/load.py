@@ -10,7 +10,7 @@ from torch import Tensor
 
 from benchmarks.bench.roofline import flops, record_convolutions
 from velogan.config import Config
-from velogan.networks.build import Networks
+from velogan.networks.build import NetworkFactory
 from velogan.networks.sizes import BYTES_PER_WEIGHT, count_parameters
 from velogan.objectives.base import LossOutput, Objective, Phase
 from velogan.types import Nets
@@ -50,7 +50,7 @@ def load_of(config: Config) -> Load:
     """The load of a step of `config` on one device. Nothing is allocated or computed."""
     side = config.data.crop_size
     with torch.device("meta"):
-        roles = config.method.roles(config.spec, Networks())
+        roles = config.method.roles(config.spec, NetworkFactory())
         nets = {name: role.net for name, role in roles.items()}
         objective = config.method.objective(config.spec, shape=(side, side), batched=True)
         phases = tuple(_phases(objective, nets, config))

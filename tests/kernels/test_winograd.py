@@ -13,7 +13,7 @@ from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.fused import Fused
 from velogan.kernels.norms import NormKernels
 from velogan.kernels.winograd import KERNELS, WinogradConv2d, WinogradConvolution, fits_winograd
-from velogan.networks.build import Networks
+from velogan.networks.build import NetworkFactory
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.search.supernet import SupernetFactory
 
@@ -170,7 +170,7 @@ CELLS = ("conv3", "avg_pool", "conv7", "dilated5", "conv5", "dilated3", "bilinea
     [
         (GeneratorConfig(channels=16, blocks=2), build_generator),
         (GeneratorConfig(network="cells", channels=33, blocks=2, operations=CELLS), build_generator),
-        (GeneratorConfig(network="cells", channels=17, blocks=1), SupernetFactory(Networks()).generator),
+        (GeneratorConfig(network="cells", channels=17, blocks=1), SupernetFactory(NetworkFactory()).generator),
     ],
     ids=["resnet", "cells", "supernet"],
 )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from velogan.config import Config
 from velogan.methods.base import Spec
 from velogan.methods.onepair import OnePair, OnePairObjective
-from velogan.networks.build import Networks
+from velogan.networks.build import NetworkFactory
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 
@@ -147,7 +147,7 @@ def test_a_frozen_autoencoder_keeps_its_statistics():
     batch = {letter: torch.rand(2, 3, SIDE, SIDE) for letter in "AB"}
     for stage, changes in (("translator", False), ("joint", True)):
         method = OnePair.model_validate({"stage": stage, "start": "run" if stage == "translator" else None})
-        nets = {name: role.net for name, role in method.roles(config.spec, Networks()).items()}
+        nets = {name: role.net for name, role in method.roles(config.spec, NetworkFactory()).items()}
         before = copy.deepcopy({name: nets[name].state_dict() for name in ways})
         objective = method.objective(config.spec, shape=(SIDE, SIDE), batched=False)
         batch["uniform"], cache = torch.rand(objective.num_uniforms["train"], 2), {}

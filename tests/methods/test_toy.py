@@ -25,8 +25,8 @@ from velogan.data.sets.sources import Folder, find_sources
 from velogan.engine.capture import CapturedStep
 from velogan.engine.step import Step, StepOptions
 from velogan.engine.trainer import Trainer
-from velogan.methods.base import InferenceGenerators, Method, NetworkFactory, Role, Spec, discriminator_header
-from velogan.networks.build import build_network
+from velogan.methods.base import InferenceGenerators, Method, Role, Spec, discriminator_header
+from velogan.networks.build import NetworkFactory, build_network
 from velogan.objectives.base import LossOutput, Phase, PhaseCache
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display

@@ -17,11 +17,11 @@ from velogan.config import Config, parse_config, write_yaml
 from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
 from velogan.files import parse_yaml
-from velogan.methods.capabilities import ArchitectureSearch, capability
-from velogan.networks.build import Networks
+from velogan.networks.build import NetworkFactory
 from velogan.networks.cells import discriminator_kinds
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.observe.progress import Display
+from velogan.search.method import SearchMethod
 from velogan.search.recorder import ArchitectureRecorder
 from velogan.search.supernet import SupernetFactory, mixtures
 from velogan.training.build import build_roles, build_step
@@ -34,10 +34,9 @@ CELLS = {"network": "cells", "channels": 4}
 SCHEMES = ("one-step", "two-step", "two-domains", "halves", "swapped-halves")
 
 
-def _search(config: Config) -> ArchitectureSearch:
-    method = capability(config.method, ArchitectureSearch)
-    assert method is not None
-    return method
+def _search(config: Config) -> SearchMethod:
+    assert isinstance(config.method, SearchMethod)
+    return config.method
 
 
 @pytest.fixture
@@ -127,7 +126,7 @@ def test_one_step_equals_plain_training_of_supernets(search: Callable[..., Confi
     step, objective, nets = _step(config)
     torch.manual_seed(config.train.seed)
     inner: Any = config.method.inner  # pyright: ignore[reportAttributeAccessIssue]
-    plain = {name: role.net for name, role in inner.roles(config.spec, SupernetFactory(Networks())).items()}
+    plain = {name: role.net for name, role in inner.roles(config.spec, SupernetFactory(NetworkFactory())).items()}
     losses = inner.objective(config.spec, shape=(32, 32), batched=False)
     adams = {
         phase.name: torch.optim.Adam([w for name in phase.trains for w in plain[name].parameters()], 2e-4, (0.5, 0.999))

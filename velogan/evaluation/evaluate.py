@@ -29,7 +29,6 @@ from velogan.evaluation.images import DomainImages, scoring_split
 from velogan.evaluation.scoring import Scorer, no_progress
 from velogan.files import __version__, did_you_mean, sha256, write_text
 from velogan.methods.base import Spec
-from velogan.methods.capabilities import HasAutoencoder, capability
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.registry import SLICED_PROTOCOL
 from velogan.networks.pretrained import install_command
@@ -114,9 +113,9 @@ def evaluate(
             )
             common = {"direction": direction, "weights": candidate.weights, "checkpoint": candidate.checkpoint}
             scores += [score | common for score in scorer.score(translator, source, target, references)]
-            if owner := capability(config.method, HasAutoencoder):
-                autoencoder = replace(translator, net=owner.autoencoder_of(translator.net))
-                scores += [score | common for score in scorer.score_reconstruction(autoencoder, source)]
+            if (autoencoder := config.method.autoencoder_of(translator.net)) is not None:
+                reconstructor = replace(translator, net=autoencoder)
+                scores += [score | common for score in scorer.score_reconstruction(reconstructor, source)]
             descriptions.append(_describe_network(translator, target) | common)
     protocol = {
         "run": str(run),

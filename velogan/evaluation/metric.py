@@ -28,7 +28,7 @@ from velogan.methods.base import InferenceGenerators, Method, Spec
 from velogan.metrics.bootstrap import resampled_sliced
 from velogan.metrics.registry import METRIC_NAMES, image_means, lower_is_better
 from velogan.metrics.sliced import level_patches
-from velogan.networks.build import Networks
+from velogan.networks.build import NetworkFactory
 from velogan.translate.model import Translator
 from velogan.types import Direction
 
@@ -246,7 +246,7 @@ def _available_metrics(sources: Sources, metric: str, data: DataConfig, device: 
 def _check_views(method: Method, spec: Spec, name: str, base: str) -> None:
     """Raise ValueError if the method lacks the reverse generator or the reconstruction that a metric needs."""
     with torch.device("meta"):
-        nets = {key: role.net for key, role in method.roles(spec, Networks()).items()}
+        nets = {key: role.net for key, role in method.roles(spec, NetworkFactory()).items()}
         views = method.inference_generators(nets, spec)
     if "reconstruction" in base and views.reconstruction is None:
         raise ValueError(f"metric={name}: method={method.kind} has no reconstruction; use {SCORE}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from velogan.config import read_config
-from velogan.methods.capabilities import HasAutoencoder, capability
 from velogan.translate.model import Translator, load_translator
 from velogan.translate.uncertainty import UncertaintyEstimator
 from velogan.types import GENERATOR_FILES
@@ -22,8 +21,8 @@ def uncertainty_estimator(model: Translator) -> UncertaintyEstimator:
         raise ValueError(
             f"uncertainty needs the reverse generator of a run, and {file} is a single file: name the run folder"
         )
-    if owner := capability(read_config(run).method, HasAutoencoder):
-        reconstruct = replace(model, net=owner.autoencoder_of(model.net))
+    if (autoencoder := read_config(run).method.autoencoder_of(model.net)) is not None:
+        reconstruct = replace(model, net=autoencoder)
         return UncertaintyEstimator(model, lambda images, _results: reconstruct.translate_fast(images, rounded=False))
     role = model.header["role"]
     (other,) = {*GENERATOR_FILES.values()} - {role}

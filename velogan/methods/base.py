@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import nn
 
+from velogan.networks.build import NetworkFactory
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import Objective
-from velogan.types import Direction, Letter, Nets, domains_of
+from velogan.types import Decision, Direction, Letter, Nets, domains_of
 
 
 @dataclass(frozen=True)
@@ -44,22 +46,6 @@ class Spec:
                 f"{reason}, but images of A have {a} and those of B {b} channels: set data.channels_a and "
                 "data.channels_b to the same number"
             )
-
-
-class NetworkFactory(Protocol):
-    """Builds newly initialised networks; that of a search builds supernets."""
-
-    def generator(self, config: GeneratorConfig, *, in_channels: int, out_channels: int) -> nn.Module:
-        """Build a network from `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1]."""
-        ...
-
-    def discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
-        """Build a network from images `(B, in_channels, H, W)` in [-1, 1] to logits `(B, 1, h, w)`."""
-        ...
-
-    def encoding_discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
-        """Build a network from a generator's encodings `(B, in_channels, H/4, W/4)` to logits."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +89,8 @@ class Method(BaseModel):
     summary: ClassVar[str]
     searchable: ClassVar[bool] = True
     """Whether its generators may consist of cells, so that a search can wrap it."""
+    splits_loss_by_domain: ClassVar[bool] = False
+    """Whether its generators' loss terms depend on images of one domain each; see `domain_of`."""
 
     @model_serializer(mode="wrap")
     def _add_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -137,6 +125,21 @@ class Method(BaseModel):
     def inference_generators(self, nets: Nets, spec: Spec) -> InferenceGenerators:
         """Return the generators over the weights of `nets`, the networks by role or their averages."""
         raise NotImplementedError
+
+    def load_pretrained(self, nets: Nets, load: Callable[[Path], tuple[nn.Module, GeneratorConfig]]) -> None:
+        """Load weights of the run that a field names, if any, by `load`. Raises ValueError if they do not fit."""
+
+    def autoencoder_of(self, generator: nn.Module) -> nn.Module | None:
+        """Return the autoencoder inside a complete generator; None if the method has none."""
+        return None
+
+    def domain_of(self, term: str) -> Letter | None:
+        """Return the domain on whose images a logged term depends; None: both."""
+        return None
+
+    def decisions(self, spec: Spec) -> list[Decision]:
+        """Return what the data enables or disables, with reasons."""
+        return []
 
     def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
         """Return the headers of the generators' files, from which `networks.build.build_network` rebuilds them."""

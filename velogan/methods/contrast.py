@@ -15,8 +15,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from velogan.methods.base import InferenceGenerators, NetworkFactory, Role, Spec
+from velogan.methods.base import InferenceGenerators, Role, Spec
 from velogan.methods.image_gan import DIRECTIONS, DirectionSpec, ImageGAN, ImageGANObjective, Shapes, sum_of
+from velogan.networks.build import NetworkFactory
 from velogan.networks.generators import compose
 from velogan.networks.outputs import KeepGenerator, MaskGenerator, apply_mask
 from velogan.networks.tapped import FeatureEncoder, PatchHeads, split_for_features

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from velogan.methods.base import InferenceGenerators, NetworkFactory, Role, Spec
+from velogan.methods.base import InferenceGenerators, Role, Spec
 from velogan.methods.image_gan import DIRECTIONS, DirectionSpec, ImageGAN, ImageGANObjective, Shapes, sum_of
+from velogan.networks.build import NetworkFactory
 from velogan.objectives.base import LossOutput, Phase, PhaseCache, batched_forward, run_branches
 from velogan.objectives.losses import edge_loss, generator_adversarial_loss
 from velogan.types import Batch, Decision, Direction, Letter, Nets, domains_of
@@ -24,6 +25,7 @@ class CycleGAN(ImageGAN):
 
     kind = "cyclegan"
     summary = "two generators and two discriminators, cycle and identity consistency"
+    splits_loss_by_domain = True
 
     adversarial_a: float = Field(default=1.0, ge=0, description="Weight of the adversarial loss of G_A, by D_A.")
     adversarial_b: float = Field(default=1.0, ge=0, description="Weight of the adversarial loss of G_B, by D_B.")

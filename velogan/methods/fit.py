@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.methods.base import Method, Role, Spec
-from velogan.networks.build import Networks
+from velogan.networks.build import NetworkFactory
 from velogan.networks.sizes import count_parameters
 from velogan.objectives.base import Objective, Phase
 
@@ -16,7 +16,7 @@ from velogan.objectives.base import Objective, Phase
 def parameters_of(method: Method, spec: Spec) -> dict[str, int]:
     """Return the number of weights and biases of each network, by role; computed on the meta device."""
     with torch.device("meta"):
-        return {name: count_parameters(role.net) for name, role in method.roles(spec, Networks()).items()}
+        return {name: count_parameters(role.net) for name, role in method.roles(spec, NetworkFactory()).items()}
 
 
 def check_sizes(method: Method, spec: Spec, shapes: Iterable[tuple[int, int]]) -> None:
@@ -25,7 +25,7 @@ def check_sizes(method: Method, spec: Spec, shapes: Iterable[tuple[int, int]]) -
     Runs every phase on the meta device.
     """
     with torch.device("meta"):
-        roles = method.roles(spec, Networks())
+        roles = method.roles(spec, NetworkFactory())
     for shape in sorted(shapes):
         _check_multiple(spec, shape)
         nets = {name: _SizeCheckedNetwork(name, role, spec, shape) for name, role in roles.items()}

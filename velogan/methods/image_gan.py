@@ -13,7 +13,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from velogan.methods.adversarial import Adversarial
-from velogan.methods.base import NetworkFactory, Role, Spec, discriminator_header
+from velogan.methods.base import Role, Spec, discriminator_header
+from velogan.networks.build import NetworkFactory
 from velogan.objectives.augment import Augmentation, Augmenter
 from velogan.objectives.base import LossOutput, Phase, PhaseCache, UniformSlots
 from velogan.objectives.pool import FakePool
@@ -71,6 +72,10 @@ class ImageGAN(Adversarial):
                 "discriminator.network=projected has none: set method.source_as_fake_fraction=0, or "
                 "discriminator.network=projected+basic"
             )
+
+    def fakes(self, cache: PhaseCache) -> Mapping[Direction, Tensor]:
+        """Return the translations in the cache of the phase `generator`, by direction."""
+        raise NotImplementedError
 
     def shapes(self, spec: Spec, shape: tuple[int, int]) -> Shapes:
         """Return the shapes of images of each domain, for `shape` (H, W)."""

@@ -16,9 +16,9 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from velogan.methods.adversarial import Adversarial
-from velogan.methods.base import InferenceGenerators, NetworkFactory, Role, Spec, discriminator_header, generator_header
-from velogan.methods.capabilities import TrainedGenerator
+from velogan.methods.base import InferenceGenerators, Role, Spec, discriminator_header, generator_header
 from velogan.methods.image_gan import sum_of
+from velogan.networks.build import NetworkFactory
 from velogan.networks.generators import GeneratorConfig, compose, split
 from velogan.networks.outputs import ChangeGenerator
 from velogan.objectives.base import LossOutput, Phase, PhaseCache, UniformSlots
@@ -137,15 +137,15 @@ class OnePair(Adversarial):
                 )
         return roles
 
-    def load_pretrained(self, nets: Nets, load: Callable[[Path], TrainedGenerator]) -> None:
+    def load_pretrained(self, nets: Nets, load: Callable[[Path], tuple[nn.Module, GeneratorConfig]]) -> None:
         if self.stage != "translator":
             return
-        pretrained = load(Path(self.start or ""))
-        if not pretrained.config.has_stages:
+        pretrained, config = load(Path(self.start or ""))
+        if not config.has_stages:
             raise ValueError(
-                f"method.start={self.start} is of a {pretrained.config.network}, which has no encoder: name another run"
+                f"method.start={self.start} is of a {config.network}, which has no encoder: name another run"
             )
-        encoder, _, decoder = split(pretrained.net)
+        encoder, _, decoder = split(pretrained)
         try:
             nets["E"].load_state_dict(encoder.state_dict())
             _load_in_order(nets["R"], decoder)

@@ -15,12 +15,20 @@ from velogan.networks.tapped import PatchHeads
 MAX_CHANNELS = 4096
 
 
-class Networks:
-    """Builds the networks that methods request; see `methods.base.NetworkFactory`."""
+class NetworkFactory:
+    """Builds the newly initialised networks of methods; that of a search builds supernets."""
 
-    generator = staticmethod(build_generator)
-    discriminator = staticmethod(build_discriminator)
-    encoding_discriminator = staticmethod(build_encoding_discriminator)
+    def generator(self, config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3) -> nn.Module:
+        """Build a network from `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1]."""
+        return build_generator(config, in_channels=in_channels, out_channels=out_channels)
+
+    def discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
+        """Build a network from images `(B, in_channels, H, W)` in [-1, 1] to logits `(B, 1, h, w)`."""
+        return build_discriminator(config, in_channels=in_channels)
+
+    def encoding_discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
+        """Build a network from a generator's encodings `(B, in_channels, H/4, W/4)` to logits."""
+        return build_encoding_discriminator(config, in_channels=in_channels)
 
 
 def build_network(header: Mapping[str, Any]) -> nn.Module:

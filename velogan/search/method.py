@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -19,12 +20,12 @@ from torch import nn
 
 from velogan.methods import DEFAULT
 from velogan.methods import METHODS as PLAIN_METHODS
-from velogan.methods.base import InferenceGenerators, Method, NetworkFactory, Role, Spec
-from velogan.methods.capabilities import SplitsLossByDomain, capability
+from velogan.methods.base import InferenceGenerators, Method, Role, Spec
 from velogan.methods.image_gan import sum_of
-from velogan.networks.build import Networks
+from velogan.networks.build import NetworkFactory
 from velogan.networks.cells import default_operations, discriminator_kinds
 from velogan.networks.discriminators import DiscriminatorConfig
+from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
 from velogan.objectives.base import HALVES, LossOutput, Objective, Phase, PhaseCache
 from velogan.search.supernet import (
@@ -36,7 +37,7 @@ from velogan.search.supernet import (
     is_searched,
     mixtures,
 )
-from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets, domains_of
+from velogan.types import GENERATOR_FILES, Batch, Decision, Direction, Letter, Nets, domains_of
 
 ARCHITECTURE = "arch_"
 """Prefix of the role of a network's architecture weights, and of the phase that trains them."""
@@ -94,7 +95,7 @@ class SearchMethod(Method):
 
     def check(self, spec: Spec) -> None:
         self.inner.check(spec)
-        if self.scheme == "two-domains" and capability(self.inner, SplitsLossByDomain) is None:
+        if self.scheme == "two-domains" and not self.inner.splits_loss_by_domain:
             raise ValueError(
                 "method.scheme=two-domains needs losses that depend on images of one domain, which "
                 f"method.inner={self.inner.kind} does not have: set method.scheme=two-step"
@@ -143,17 +144,28 @@ class SearchMethod(Method):
                 attach_arch_parameters(net, architecture)  # pyright: ignore[reportArgumentType]
         return self.inner.inference_generators(nets, spec)
 
+    def load_pretrained(self, nets: Nets, load: Callable[[Path], tuple[nn.Module, GeneratorConfig]]) -> None:
+        self.inner.load_pretrained(nets, load)
+
+    def autoencoder_of(self, generator: nn.Module) -> nn.Module | None:
+        return self.inner.autoencoder_of(generator)
+
+    def decisions(self, spec: Spec) -> list[Decision]:
+        return self.inner.decisions(spec)
+
     def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
         headers = self.inner.headers(spec)
         return {direction: {**header, "network": "supernet"} for direction, header in headers.items()}
 
     def shares(self, nets: Nets, spec: Spec) -> dict[str, dict[str, dict[str, float]]]:
+        """Return the share of each operation, by network and mixture."""
         generators = self._supernets(nets, spec).generators
         files = {GENERATOR_FILES[direction]: net for direction, net in generators.items()}
         files |= {name: nets[name] for name, role in self._meta_roles(spec).items() if role.header is not None}
         return {name: shares for name, net in files.items() if (shares := _shares(net))}
 
     def genotype(self, nets: Nets, spec: Spec) -> Genotype:
+        """Return the operations with the largest shares."""
         generators: dict[Direction, tuple[str, ...]] = {
             direction: derive(net) if is_searched(config := spec.generators[direction]) else config.chosen
             for direction, net in self._supernets(nets, spec).generators.items()
@@ -230,12 +242,11 @@ class SearchObjective:
 
     def _restrict_to(self, domain: Letter, phases: Sequence[Phase]) -> list[Phase]:
         """Drop the generators' loss terms that depend on images of the other domain; discriminators need both."""
-        splitter = capability(self.config.inner, SplitsLossByDomain)
-        assert splitter is not None
+        domain_of = self.config.inner.domain_of
 
         def restricted_loss(loss: Loss, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
             out = loss(nets, batch, cache)
-            terms = {name: term for name, term in out.logged.items() if splitter.domain_of(name) in (domain, None)}
+            terms = {name: term for name, term in out.logged.items() if domain_of(name) in (domain, None)}
             return replace(out, loss=sum_of(terms), logged=terms)
 
         return [replace(phase, loss=partial(restricted_loss, phase.loss)) for phase in phases]
@@ -246,13 +257,11 @@ class SearchObjective:
         return tuple(name for name in names if name in self.arch_roles)
 
 
-class _PlaceholderFactory(Networks):
-    """Builds no discriminators, whose pretrained features may not be installed."""
+class _PlaceholderFactory(NetworkFactory):
+    """Builds no discriminators without cells, whose pretrained features may not be installed."""
 
-    def discriminator(self, config: DiscriminatorConfig, **channels: Any) -> nn.Module:  # pyright: ignore
+    def discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
         return nn.Identity()
-
-    encoding_discriminator = discriminator
 
 
 METHODS: dict[str, type[Method]] = {**PLAIN_METHODS, SearchMethod.kind: SearchMethod}

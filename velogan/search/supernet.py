@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from velogan.methods.base import NetworkFactory
+from velogan.networks.build import NetworkFactory
 from velogan.networks.cells import CONVOLUTION_GEOMETRY, Kind, Slot, build_operation, operation_names
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
@@ -33,13 +33,14 @@ def is_searched(config: GeneratorConfig | DiscriminatorConfig) -> bool:
     return config.network == "cells" and not config.operations
 
 
-class SupernetFactory:
+class SupernetFactory(NetworkFactory):
     """Builds supernets for networks whose operations are searched, and others by `factory`."""
 
     def __init__(self, factory: NetworkFactory):
         self._factory = factory
 
-    def generator(self, config: GeneratorConfig, **channels: int) -> nn.Module:
+    def generator(self, config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3) -> nn.Module:
+        channels = {"in_channels": in_channels, "out_channels": out_channels}
         if is_searched(config):
             return build_generator(config, **channels, fill=MixedOp)
         return self._factory.generator(config, **channels)

@@ -25,13 +25,8 @@ from velogan.engine.step import Step, StepOptions
 from velogan.engine.streams import StreamRunner
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.methods.base import InferenceGenerators, Method, Role, Spec
-from velogan.methods.capabilities import (
-    SupportsExtraLosses,
-    SupportsPretrained,
-    TrainedGenerator,
-    capability,
-)
-from velogan.networks.build import Networks, build_network
+from velogan.methods.image_gan import ImageGAN
+from velogan.networks.build import NetworkFactory, build_network
 from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import HALVES, Objective
 from velogan.objectives.classes import SEGMENTER, SemanticConsistencyLoss
@@ -52,7 +47,7 @@ def build_roles(method: Method, spec: Spec, *, seed: int, colours: Tensor | None
     of A and B differ in their channels.
     """
     torch.manual_seed(seed)
-    roles = method.roles(spec, Networks())
+    roles = method.roles(spec, NetworkFactory())
     if colours is not None:
         roles[SEGMENTER] = _segmenter(spec, colours)
     return roles
@@ -60,8 +55,7 @@ def build_roles(method: Method, spec: Spec, *, seed: int, colours: Tensor | None
 
 def load_pretrained(method: Method, roles: Mapping[str, Role]) -> None:
     """Load the weights that the method reuses from an earlier run. Raises ValueError if they do not fit."""
-    if starter := capability(method, SupportsPretrained):
-        starter.load_pretrained(_nets(roles), _trained)
+    method.load_pretrained(_nets(roles), _load_generator)
 
 
 _MAX_SEGMENTER_CHANNELS = 32
@@ -75,9 +69,9 @@ def _segmenter(spec: Spec, colours: Tensor) -> Role:
     return Role(net=build_network(header), header={**header, "colours": colours.int().tolist()})
 
 
-def _trained(run: Path) -> TrainedGenerator:
+def _load_generator(run: Path) -> tuple[nn.Module, GeneratorConfig]:
     translator = load_translator(run)
-    return TrainedGenerator(translator.net, GeneratorConfig.model_validate(translator.header["config"]))
+    return translator.net, GeneratorConfig.model_validate(translator.header["config"])
 
 
 def _nets(roles: Mapping[str, Role]) -> dict[str, nn.Module]:
@@ -167,7 +161,7 @@ def _build_objective(config: Config, shape: tuple[int, int]) -> Objective:
     objective: Objective = method.objective(config.spec, shape=shape, batched=batched)
     for prefix, wrapped in (("mask_", MaskLoss), ("label_", SemanticConsistencyLoss)):
         if any(name.startswith(prefix) for name in data.annotations):
-            assert isinstance(method, SupportsExtraLosses)
+            assert isinstance(method, ImageGAN)
             objective = wrapped(objective, method.fakes, name="generator")
     return objective
 

@@ -24,9 +24,9 @@ from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
 from velogan.files import __version__, duration
 from velogan.methods.base import Role
-from velogan.methods.capabilities import ArchitectureSearch, capability
 from velogan.observe.log import Log
 from velogan.observe.progress import Display
+from velogan.search.method import SearchMethod
 from velogan.search.recorder import ArchitectureRecorder
 from velogan.store.lock import lock_folder
 from velogan.training.batch_size import resolve_auto_batch_size
@@ -182,8 +182,8 @@ def _start_clock(context: RunContext, trainer: Trainer, started_at: float) -> No
 def _build_recorder(context: RunContext, trainer: Trainer) -> ArchitectureRecorder | None:
     """Return the recorder of the architecture that the method searches for, or None if it searches for none."""
     config, sources = context.config, context.data.sources
-    search = capability(config.method, ArchitectureSearch)
-    if search is None:
+    search = config.method
+    if not isinstance(search, SearchMethod):
         return None
     return ArchitectureRecorder(
         context.folder,
