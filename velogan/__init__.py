@@ -4,8 +4,6 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from velogan.files import __version__
-
 if TYPE_CHECKING:
     from velogan.api import (
         PRESETS,
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
         read_config,
         train,
     )
+    from velogan.files import __version__
 
 __all__ = [
     "PRESETS",
@@ -46,7 +45,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name at its first use, so that `import velogan` itself does not import torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module("velogan.api"), name)
+    value = getattr(import_module("velogan.files" if name == "__version__" else "velogan.api"), name)
     globals()[name] = value
     return value
 
