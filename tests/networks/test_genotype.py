@@ -31,7 +31,7 @@ def test_reads_what_was_written(tmp_path: Path):
         ({"generators": None}, "generators=None: "),
         ({"generators": {}}, "generators={}: "),
         ({"generators": {"b2a": B}}, "generators: a2b is missing"),
-        ({"generators": {"a2b": A[1:]}}, r"generators\.a2b: 5 operations make no generator"),
+        ({"generators": {"a2b": A[1:]}}, r"generators\.a2b: 5 operations do not make a generator"),
         ({"generators": {"a2b": ("conv9", *A[1:])}}, r"generators\.a2b: 'conv9', number 1 .* choose one of max_pool"),
         ({"generators": {"a2b": A, "c2d": A}}, r"generators\.c2d"),
         (

@@ -1,24 +1,24 @@
 """Networks of cells: the search space of "CycleGANAS" (An and Joo 2023, section 3.2), and networks chosen from it.
 
-A cell has two operations of its kind, each followed by a norm and an activation. A generator is one encoding cell, some
-residual cells (9 make the paper's N = 11) and one decoding cell; a discriminator is two encoding cells. The paper gives
-shapes at the ends alone: 256x256x3, then 64x64xH, then 256x256x3. What follows from that, and what it leaves open:
+A cell has two operations of its kind, each followed by a norm and an activation. A generator has one encoding cell (e),
+residual cells (r; 9 for the paper's N = 11) and one decoding cell (d); a discriminator has two encoding cells. The
+paper gives only the shapes 256x256x3, 64x64xH and 256x256x3. The rest follows from these, or is chosen here:
 
-- Operations of e cells halve the sides, those of r cells keep them, those of d cells double them. Channels go 3, H/2, H
-  and back, as CycleGAN's do; half of an odd H is rounded up.
-- Pooling and interpolation have no weights and keep channels, so a 1x1 convolution changes them: behind the pooling, as
-  in the authors' code, and before the interpolation, where it costs a quarter and gives the same.
-- The last operation makes the image: a tanh is its activation and no norm precedes it. A discriminator's last makes
-  the logits and nothing follows. No other norm is left out, while a PatchGAN has none behind its first convolution.
-- An r cell adds its input behind the second norm. There is no activation behind that, as in CycleGAN's blocks: else the
-  features could only grow. Pictures are reflected at the borders there, and padded with zeros in e cells.
-- A discriminator has C, 2C, 4C channels and then its logits, one for 16x16 pixels.
+- Operations of e cells halve the sides, those of r cells preserve them, those of d cells double them. Channels go 3,
+  H/2, H and back, as CycleGAN's do; half of an odd H is rounded up.
+- Pooling and interpolation preserve channels, so a 1x1 convolution changes them: after pooling, as in the authors'
+  code, and before interpolation, where it costs a quarter and has the same result.
+- The last operation of a generator is followed only by tanh, that of a discriminator by nothing. All others have norms,
+  unlike the first convolution of a PatchGAN.
+- An r cell adds its input after the second norm, without another activation, as CycleGAN's blocks do: else features
+  could only grow. r cells have reflection padding, e cells zero padding.
+- A discriminator has C, 2C, 4C channels, then one logit per 16x16 pixels.
 
-The authors' published code differs from that. `space="code"` has its networks: S^e without the 7x7 convolution; an
-operation of S^r before the encoding (3 to H/4 channels) and one behind the decoding (to the image) that are searched
-too; discriminators of three operations of S^e and two of S^r, the first without a norm and all under spectral norm,
-which its hand-made discriminators do not have. Its borders are not copied: it reflects one pixel and pads the rest with
-zeros, and an S^r operation of a discriminator shrinks the picture by two pixels.
+The authors' published code differs: `space="code"` has its networks. S^e lacks the 7x7 convolution; generators have one
+more operation of S^r before the encoding (3 to H/4 channels) and one after the decoding (to the image); discriminators
+have three operations of S^e and two of S^r, the first without a norm, and all under spectral norm, unlike its hand-made
+discriminators. Its padding is not copied: it reflects one pixel and pads the rest with zeros, and an S^r operation of a
+discriminator removes two pixels.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _OPERATIONS: dict[Kind, tuple[str, ...]] = {
 """S^e, S^r and S^d of the paper."""
 
 NETWORKS_PER_KIND = 2
-"""Number of generators, and of discriminators, in one search."""
+"""Number of generators, and of discriminators, in a search."""
 
 
 def operation_names(kind: Kind, space: Space = "paper") -> tuple[str, ...]:
-    """Return the operations that a cell of this kind chooses from."""
+    """Return the candidate operations of a cell of this kind."""
     return tuple(name for name in _OPERATIONS[kind] if (kind, space, name) != ("e", "code", "conv7"))
 
 
@@ -72,7 +72,7 @@ class NetworkCounts(NamedTuple):
 
 
 def count_networks(*, blocks: int = 9, space: Space = "paper") -> NetworkCounts:
-    """Count the search space: of one generator, of one discriminator, and of two of each together."""
+    """Count the networks in the search space: generators, discriminators, and combinations of two of each."""
     generator, discriminator = (
         math.prod(len(operation_names(kind, space)) for kind in kinds)
         for kinds in (generator_kinds(blocks, space), discriminator_kinds(space))
@@ -104,16 +104,13 @@ def count_blocks(operations: Sequence[str], space: Space = "paper") -> int:
     rest = len(operations) - len(generator_kinds(0, space))
     if rest < 0 or rest % 2:
         raise ValueError(
-            f"{len(operations)} operations make no generator: an e cell, r cells and a d cell have two each"
+            f"{len(operations)} operations do not make a generator: an e cell, r cells and a d cell have two each"
         )
     return rest // 2
 
 
 def ends_with_interpolation(operations: Sequence[str], space: Space = "paper") -> bool:
-    """Return whether a generator ends with interpolation: of a quarter-size image made by 1x1 convolutions.
-
-    In the authors' space a convolution at full size follows, so it is False.
-    """
+    """Return whether a generator enlarges a quarter-size image by interpolation, without later convolutions."""
     return space == "paper" and set(operations[-2:]) <= {"nearest", "bilinear"}
 
 
@@ -123,7 +120,7 @@ _DEFAULT_OPERATIONS: dict[Kind, str] = {"e": "conv3", "r": "conv3", "d": "transp
 def default_operations(
     kinds: Sequence[Kind], *, space: Space = "paper", discriminator: bool = False
 ) -> tuple[str, ...]:
-    """Return the operations of CycleGAN's own networks for these kinds."""
+    """Return the operations that equal CycleGAN's networks for these kinds."""
     names = [("conv4" if discriminator and kind == "e" else _DEFAULT_OPERATIONS[kind]) for kind in kinds]
     if space == "code" and not discriminator:
         names[0] = names[-1] = "conv7"
@@ -141,17 +138,17 @@ class Slot(NamedTuple):
 
 
 FillSlot = Callable[[Slot], nn.Module]
-"""Builds the module of a slot: an operation, or a mixture of all."""
+"""Builds the module of a slot: an operation, or a mixture of all candidates."""
 
 
 def fill_with(operations: Iterable[str]) -> FillSlot:
-    """Return a function that builds these operations for the slots, in order."""
+    """Return a function that builds the next of these operations at each call."""
     names = iter(operations)
     return lambda slot: build_operation(next(names), slot)
 
 
 class ConvolutionGeometry(NamedTuple):
-    """Kernel and dilation of a convolution, and `before`: its padding in pixels before the first one."""
+    """Kernel size and dilation of a convolution, and `before`: its padding in pixels at the top and left."""
 
     kernel: int
     dilation: int
@@ -169,7 +166,7 @@ CONVOLUTION_GEOMETRY = {
 
 
 def build_operation(name: str, slot: Slot) -> nn.Module:
-    """Build one operation: `(B, c_in, H, W)` to `(B, c_out, ...)`; e halves the sides, r keeps and d doubles them."""
+    """Build an operation: `(B, c_in, H, W)` to `(B, c_out, ...)`; e halves the sides, r preserves, d doubles them."""
     kind, c_in, c_out, bias, _ = slot
     if name in CONVOLUTION_GEOMETRY:
         kernel, dilation, before = CONVOLUTION_GEOMETRY[name]
@@ -220,23 +217,24 @@ def generator_layers(
     make_norm, bias = norm_layer(norm), norm in ("instance", "none")
     half, quarter = -(-hidden // 2), -(-hidden // 4)
 
-    def unit(kind: Kind, c_in: int, c_out: int) -> list[nn.Module]:
+    def build_unit(kind: Kind, c_in: int, c_out: int) -> list[nn.Module]:
         return [fill(Slot(kind, c_in, c_out, bias, space)), make_norm(c_out), nn.ReLU()]
 
-    def last(kind: Kind, c_in: int) -> list[nn.Module]:
+    def build_last(kind: Kind, c_in: int) -> list[nn.Module]:
         return [fill(Slot(kind, c_in, c_out, True, space)), nn.Tanh()]
 
     net, code = nn.Sequential(), space == "code"
     if code:
-        net.add_module("stem", nn.Sequential(*unit("r", c_in, quarter)))
-    net.add_module("e", nn.Sequential(*unit("e", quarter if code else c_in, half), *unit("e", half, hidden)))
+        net.add_module("stem", nn.Sequential(*build_unit("r", c_in, quarter)))
+    c_in = quarter if code else c_in
+    net.add_module("e", nn.Sequential(*build_unit("e", c_in, half), *build_unit("e", half, hidden)))
     for number in range(1, blocks + 1):
-        *layers, _ = [*unit("r", hidden, hidden), *unit("r", hidden, hidden)]
+        *layers, _ = build_unit("r", hidden, hidden) + build_unit("r", hidden, hidden)
         net.add_module(f"r{number}", ResidualCell(nn.Sequential(*layers)))
-    behind = unit("d", hidden, half) + (unit("d", half, quarter) if code else last("d", half))
-    net.add_module("d", nn.Sequential(*behind))
+    second = build_unit("d", half, quarter) if code else build_last("d", half)
+    net.add_module("d", nn.Sequential(*build_unit("d", hidden, half), *second))
     if code:
-        net.add_module("head", nn.Sequential(*last("r", quarter)))
+        net.add_module("head", nn.Sequential(*build_last("r", quarter)))
     return net
 
 
@@ -245,11 +243,11 @@ def discriminator_layers(
 ) -> nn.Sequential:
     """Build the operations of a discriminator from index `first` on, `(B, in_channels, H, W)` to logits."""
     make_norm, bias = norm_layer(norm), norm in ("instance", "none")
-    *inner, end = discriminator_kinds(space)
+    *inner, last = discriminator_kinds(space)
     layers, c_in = [], in_channels
     for number, kind in list(enumerate(inner))[first:]:
         c_out = channels * 2**number
         layers.append(fill(Slot(kind, c_in, c_out, bias or (space == "code" and number == 0), space)))
         layers += [nn.LeakyReLU(0.2)] if space == "code" and number == 0 else [make_norm(c_out), nn.LeakyReLU(0.2)]
         c_in = c_out
-    return nn.Sequential(*layers, fill(Slot(end, c_in, 1, True, space)))
+    return nn.Sequential(*layers, fill(Slot(last, c_in, 1, True, space)))

@@ -1,4 +1,4 @@
-"""Discriminators: PatchGAN (Isola et al. 2017) of any depth, one for single pixels, and cells."""
+"""Discriminators: PatchGAN (Isola et al. 2017) of any depth, per pixel, on pretrained features, and of cells."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class DiscriminatorConfig(BaseModel):
     init: InitName = Field(default="normal", description="Initialisation of weights, as for a generator.")
 
     @model_validator(mode="after")
-    def _cells_fit(self) -> DiscriminatorConfig:
+    def _check_combinations(self) -> DiscriminatorConfig:
         if self.antialias and self.network not in ("basic", "n_layers", "projected+basic"):
             raise ValueError(f"antialias is for PatchGANs, not {self.network}: leave it out, or set network=basic")
         if self.network != "cells":
@@ -117,10 +117,9 @@ def build_encoding_discriminator(
 ) -> Stage:
     """Build a freshly initialised discriminator of encodings `(B, in_channels, H/4, W/4)`.
 
-    Encodings are no pictures: for them `projected` is `basic`. The network is a PatchGAN without its first two
-    convolutions, which reduce an image to a quarter of its side. A logit of `basic` sees 16x16 positions. After a
-    resnet's encoder these are 73x73 pixels: each position sees 13x13 pixels, and positions are 4 pixels apart. Of
-    cells, the first two operations are left out.
+    It lacks the first two convolutions of a PatchGAN, or the first two operations of cells, which reduce an image to a
+    quarter of its side. The receptive field of `basic` is 16x16 positions: after a resnet's encoder 73x73 pixels, since
+    that of a position is 13x13 pixels, and positions are 4 pixels apart.
     """
     if config.network == "cells":
         return _initialised(_cells(config, in_channels, fill=fill, first=2), config)
@@ -129,7 +128,7 @@ def build_encoding_discriminator(
     layers = config.layers if config.network == "n_layers" else 3
     if layers < 2:
         raise ValueError(
-            f"discriminator.layers={layers} leaves no layer for encodings, at a quarter of the image's side: "
+            f"discriminator.layers={layers} leaves no layer for encodings, which have a quarter of the image's side: "
             "set 2 or more"
         )
     return _initialised(_patch(config, in_channels, layers=layers, first=2), config)
@@ -166,18 +165,18 @@ def _patch(config: DiscriminatorConfig, in_channels: int, *, layers: int, first:
     """Build a PatchGAN; if `first` is 2 or more, only its layers from that inner convolution on."""
     width, (make_norm, bias) = config.channels, _norm(config)
     parts: list[nn.Module] = []
-    halving = 1 if config.antialias else 2
+    down_stride = 1 if config.antialias else 2
 
     def blur(channels: int) -> list[nn.Module]:
         return [BlurDown(channels)] if config.antialias else []
 
     if first == 1:
-        conv = nn.Conv2d(in_channels, width, 4, stride=halving, padding=1)
+        conv = nn.Conv2d(in_channels, width, 4, stride=down_stride, padding=1)
         parts = [conv, nn.LeakyReLU(0.2), *blur(width)]
     for n in range(first, layers + 1):
         c_in = in_channels if n == first > 1 else width * min(2 ** (n - 1), 8)
         c_out = width * min(2**n, 8)
-        stride = halving if n < layers else 1
+        stride = down_stride if n < layers else 1
         conv = nn.Conv2d(c_in, c_out, 4, stride=stride, padding=1, bias=bias)
         parts += [conv, make_norm(c_out), nn.LeakyReLU(0.2), *(blur(c_out) if n < layers else [])]
     parts.append(nn.Conv2d(width * min(2**layers, 8), 1, 4, stride=1, padding=1))

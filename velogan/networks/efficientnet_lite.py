@@ -32,7 +32,7 @@ _CHANNELS: dict[Variant, tuple[int, ...]] = {
     "lite2": (16, 24, 48, 88, 120, 208, 352),
 }
 _MAPS = (1, 2, 4, 6)
-"""The stages whose last blocks give the maps of `features`, at strides 4, 8, 16 and 32."""
+"""Stages whose last blocks output the maps of `features`, at strides 4, 8, 16 and 32."""
 _NORM_EPSILON = 1e-3  # of the published batch norms
 
 
@@ -47,9 +47,7 @@ class EfficientNetLite(nn.Module):
 
     def __init__(self, state: Mapping[str, Tensor] | None, *, variant: Variant) -> None:
         super().__init__()
-        self.last_blocks = tuple(
-            sum(_BLOCKS[variant][: stage + 1]) - 1 for stage in _MAPS
-        )  # the last block of each stride
+        self.last_blocks = tuple(sum(_BLOCKS[variant][: stage + 1]) - 1 for stage in _MAPS)
         self.widths = tuple(_CHANNELS[variant][stage] for stage in _MAPS)
         with torch.device("meta"):  # no random initial values: they would be replaced
             self.stem = _Conv(3, 32, 3, stride=2)

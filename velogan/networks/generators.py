@@ -110,24 +110,25 @@ class GeneratorConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> GeneratorConfig:
-        resnets = ["decoder", "antialias", "padding"] if self.network != "resnet" else []
+        resnet_fields = ["decoder", "antialias", "padding"] if self.network != "resnet" else []
         if self.network not in ("resnet", "cells"):
-            resnets += ["output"] if self.output == "change" else []
-        for name in [*resnets, *(["dropout"] if self.network == "cells" else [])]:
+            resnet_fields += ["output"] if self.output == "change" else []
+        for name in [*resnet_fields, *(["dropout"] if self.network == "cells" else [])]:
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 raise ValueError(f"{name}={value} is for resnets, not {self.network}: leave it out, or use resnet")
         if self.network != "cells":
             reject_operations(self.operations, self.space, network=self.network)
         elif self.operations:
-            of = f"a generator with blocks={self.blocks}"
-            check_operations(self.operations, generator_kinds(self.blocks, self.space), space=self.space, network=of)
+            kinds = generator_kinds(self.blocks, self.space)
+            network = f"a generator with blocks={self.blocks}"
+            check_operations(self.operations, kinds, space=self.space, network=network)
         if self.decoder == "resize" and self.antialias in ("up", "both"):
             raise ValueError(
-                f"decoder=resize and antialias={self.antialias} are two ways to double the sides: choose one of them"
+                f"decoder=resize and antialias={self.antialias} both replace the upsampling: choose one of them"
             )
         if self.output == "change" and self.norm.startswith("instance") and self.decoder != "simple":
             raise ValueError(
-                "output=change takes the difference of two decoded pictures, and instance norm would scale each "
+                "output=change takes the difference of two decoded images, and instance norm would scale them "
                 "differently: set decoder=simple, or norm=none"
             )
         if self.init == "identity" and (self.norm != "none" or not self.has_stages):
@@ -253,19 +254,14 @@ def split(net: nn.Module) -> Stages:
         return Stages(*stages)  # pyright: ignore[reportArgumentType]
     assert isinstance(net, Generator)
     assert isinstance(net.model, nn.Sequential), "a U-Net cannot be split"
-    places = OrderedDict[str, nn.Module](), OrderedDict[str, nn.Module](), OrderedDict[str, nn.Module]()
-    more = sum(isinstance(layer, BlurDown) for layer in net.model)
-    more += sum(isinstance(layer, nn.ReflectionPad2d) for layer in list(net.model)[1:_ENCODER_LAYERS])
+    stages = [OrderedDict[str, nn.Module]() for _ in Stages._fields]
+    encoder_layers = _ENCODER_LAYERS + sum(isinstance(layer, BlurDown) for layer in net.model)
+    encoder_layers += sum(isinstance(layer, nn.ReflectionPad2d) for layer in list(net.model)[1:_ENCODER_LAYERS])
     for name, layer in net.model.named_children():
-        places[_place(name, layer, encoder=_ENCODER_LAYERS + more)][name] = layer
-    return Stages(*(Stage(nn.Sequential(layers)) for layers in places))
-
-
-def _place(name: str, layer: nn.Module, *, encoder: int) -> int:
-    """Return the index of the stage of a generator's layer; `encoder`: number of layers of a resnet's encoder."""
-    if isinstance(layer, _BLOCKS):
-        return 1
-    return STAGE_INDEX[name] if name in STAGE_INDEX else 0 if int(name) < encoder else 2
+        default = 0 if name.isdigit() and int(name) < encoder_layers else 2
+        index = 1 if isinstance(layer, (ResidualBlock, ResidualCell)) else STAGE_INDEX.get(name, default)
+        stages[index][name] = layer
+    return Stages(*(Stage(nn.Sequential(layers)) for layers in stages))
 
 
 def compose(*stages: nn.Module) -> Generator:
@@ -304,8 +300,7 @@ class ResidualBlock(nn.Module):
         return x + self.conv_block(x)
 
 
-_BLOCKS = (ResidualBlock, ResidualCell)
-_ENCODER_LAYERS = 10  # three convolutions with norm and ReLU, and padding; and what halving may add: blurs, paddings
+_ENCODER_LAYERS = 10  # padding, and three convolutions with norm and ReLU; blurs and reflection padding are added
 
 
 def _resnet(config: GeneratorConfig, c_in: int, c_out: int) -> nn.Sequential:
@@ -318,10 +313,10 @@ def _resnet(config: GeneratorConfig, c_in: int, c_out: int) -> nn.Sequential:
 def _encoder(config: GeneratorConfig, c_in: int) -> Iterator[nn.Module]:
     make_norm, bias, width = norm_layer(config.norm), config.norm == "instance", config.channels
     yield from (nn.ReflectionPad2d(3), nn.Conv2d(c_in, width, 7, bias=bias), make_norm(width), nn.ReLU())
-    blurs, mirrors = config.antialias in ("down", "both"), config.padding == "reflect"
+    blurs, reflects = config.antialias in ("down", "both"), config.padding == "reflect"
     for c in (width, 2 * width):
-        conv = nn.Conv2d(c, 2 * c, 3, stride=1 if blurs else 2, padding=0 if mirrors else 1, bias=bias)
-        yield from [nn.ReflectionPad2d(1)] if mirrors else []
+        conv = nn.Conv2d(c, 2 * c, 3, stride=1 if blurs else 2, padding=0 if reflects else 1, bias=bias)
+        yield from [nn.ReflectionPad2d(1)] if reflects else []
         yield from (conv, make_norm(2 * c), nn.ReLU(), *([BlurDown(2 * c)] if blurs else []))
 
 

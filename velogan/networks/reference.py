@@ -1,6 +1,6 @@
 """Conversion of networks from and to the reference implementation and CUT; recognised by names and shapes of weights.
 
-CUT (contrastive-unpaired-translation) is by the same authors: its ResNets and PatchGANs are theirs with anti-aliased
+CUT (contrastive-unpaired-translation), by the same authors, has the same ResNets and PatchGANs with anti-aliased
 sampling, whose filters are in the files. Files do not contain the options of a network: norm, dropout, width and depth
 are inferred from the weights. What cannot be inferred: dropout in a U-Net, which does not affect inference; the padding
 of a resnet's blocks, assumed to be reflection, the default; and whether CUT's `--netD patch` cuts images into squares
@@ -23,8 +23,8 @@ from velogan.networks.generators import GeneratorConfig
 
 _WRAPPERS = ("module.", "_orig_mod.")  # of DataParallel and of torch.compile
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-_FILTER = ".filt"  # of anti-aliased sampling: 3x3 where sides are halved, 4x4 where they are doubled
-_NAMELESS = re.compile(r"\.ops\.\d+\.(op|c|convT)\.")  # an operation in the code of CycleGANAS
+_FILTER = ".filt"  # of anti-aliased sampling: 3x3 for downsampling, 4x4 for upsampling
+_AMBIGUOUS = re.compile(r"\.ops\.\d+\.(op|c|convT)\.")  # an operation in the code of CycleGANAS
 _UNETS = {7: "unet_128", 8: "unet_256"}
 
 
@@ -53,24 +53,24 @@ class RecognisedNetwork:
 
 def recognise(tensors: Mapping[str, Tensor], *, file: object) -> RecognisedNetwork:
     """Identify the network from its weights `tensors`. Raises ValueError, which names the key, if it is unknown."""
-    state = _plain(tensors)
-    if odd := next((name for name in state if _NAMELESS.search(name)), None):
+    state = _normalize(tensors)
+    if odd := next((name for name in state if _AMBIGUOUS.search(name)), None):
         raise ValueError(
-            f"{file}: {odd!r} is an operation of a network of CycleGANAS' code, and its keys do not say which: there "
-            "a 3x3 convolution and a dilated one look the same, and so do both poolings and both interpolations. Use "
-            "velogan search instead"
+            f"{file}: {odd!r} is an operation of CycleGANAS' code, and its keys do not determine which: a 3x3 "
+            "convolution and a dilated one look the same, as do both poolings and both interpolations. Use velogan "
+            "search instead"
         )
     try:
         header = _header(state)
     except ValueError as error:
         raise ValueError(
-            f"{file} holds no network of the reference implementation: {' '.join(str(error).split())}"
+            f"{file} is not a network of the reference implementation: {' '.join(str(error).split())}"
         ) from None
     with torch.device("meta"):
         described = build_network(header).state_dict()
     for name in [*state, *(name for name in described if name not in state)]:
         if name not in described:
-            raise ValueError(f"{file}: unexpected key {name!r} in what otherwise looks like a {_description(header)}")
+            raise ValueError(f"{file}: unexpected key {name!r} in a {_description(header)}")
         if name not in state and name.endswith("num_batches_tracked"):  # older than torch 0.4.1
             state[name] = torch.zeros((), dtype=torch.long)
         elif name not in state:
@@ -78,7 +78,7 @@ def recognise(tensors: Mapping[str, Tensor], *, file: object) -> RecognisedNetwo
         shape, expected = tuple(state[name].shape), tuple(described[name].shape)
         if shape != expected:
             raise ValueError(
-                f"{file}: the key {name!r} has the shape {shape}, and {expected} in a {_description(header)}"
+                f"{file}: the key {name!r} has shape {shape}, not {expected} as in a {_description(header)}"
             )
     return RecognisedNetwork(header, {name: state[name] for name in described})
 
@@ -111,32 +111,25 @@ def reference_flags(header: Mapping[str, Any]) -> list[str]:
     Raises ValueError if no flags do.
     """
     kind, config = header["network"], header.get("config", {})
-    generates = kind == "generator"
     if kind not in ("generator", "discriminator"):
         raise ValueError(f"the reference implementation has no {kind}: choose another format")
-    has = {
-        "network": _KNOWN,
-        "norm": _NORMS,
-        "decoder": ("reference",),
-        "padding": ("zeros",),
-        "output": ("image",),
-    }
-    for name, values in has.items():
+    for name, values in _SUPPORTED.items():
         if config.get(name, values[0]) not in values:
             raise ValueError(
                 f"the reference implementation has no {kind} with {name}={config[name]}: choose another format"
             )
     norm = {"sync_batch": "syncbatch"}.get(config["norm"], config["norm"])
     blurs = config.get("antialias", False) not in (False, "none")
-    normal = f"--norm{kind[0].upper() if blurs else ''} {'batch' if blurs and norm == 'syncbatch' else norm}"
-    if generates:
+    norm_flag = f"--norm{kind[0].upper() if blurs else ''} {'batch' if blurs and norm == 'syncbatch' else norm}"
+    if kind == "generator":
         flags = [f"--netG {_generator_name(config)}", f"--ngf {config['channels']}"]
-        flags += [f"--input_nc {header['in_channels']}", f"--output_nc {header['out_channels']}", normal]
-        if blurs:  # dropout is off there unless it is asked for
-            return [*flags, *_PLAIN[config["antialias"]], *(["--no_dropout false"] if config["dropout"] else [])]
+        flags += [f"--input_nc {header['in_channels']}", f"--output_nc {header['out_channels']}", norm_flag]
+        if blurs:  # CUT has no dropout by default
+            flags += _ANTIALIAS_FLAGS[config["antialias"]]
+            return [*flags, *(["--no_dropout false"] if config["dropout"] else [])]
         return [*flags, *([] if config["dropout"] else ["--no_dropout"])]
     depth = [f"--n_layers_D {config['layers']}"] if config["network"] == "n_layers" else []
-    return [f"--netD {config['network']}", *depth, f"--ndf {config['channels']}", normal]
+    return [f"--netD {config['network']}", *depth, f"--ndf {config['channels']}", norm_flag]
 
 
 def _generator_name(config: Mapping[str, Any]) -> str:
@@ -146,12 +139,18 @@ def _generator_name(config: Mapping[str, Any]) -> str:
     return f"resnet_{blocks}blocks" if blocks in (6, 9) else f"resnet_9blocks (with n_blocks={blocks} in its define_G)"
 
 
-_KNOWN = ("resnet", "unet_128", "unet_256", "basic", "n_layers", "pixel")
-_PLAIN = {"both": [], "down": ["--no_antialias_up"], "up": ["--no_antialias"]}
-_NORMS = ("instance", "batch", "sync_batch", "none")
+_ANTIALIAS_FLAGS = {"both": [], "down": ["--no_antialias_up"], "up": ["--no_antialias"]}
+_SUPPORTED = {
+    "network": ("resnet", "unet_128", "unet_256", "basic", "n_layers", "pixel"),
+    "norm": ("instance", "batch", "sync_batch", "none"),
+    "decoder": ("reference",),
+    "padding": ("zeros",),
+    "output": ("image",),
+}
+"""Values of fields that the reference implementation has, the default first."""
 
 
-def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _normalize(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights without wrappers' prefixes, in float32, without running statistics of old instance norms."""
     state = dict(tensors)
     while wrapper := next((prefix for prefix in _WRAPPERS if all(name.startswith(prefix) for name in state)), None):
@@ -168,7 +167,7 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _header(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Infer the header of the network from its first convolution and the names."""
+    """Infer the header of a network from its first convolution and its names."""
     if _size(state, "model.1.weight") == (7, 7):
         return _resnet(state)
     if "model.model.0.weight" in state:
@@ -184,7 +183,7 @@ def _header(state: Mapping[str, Tensor]) -> dict[str, Any]:
 def _resnet(state: Mapping[str, Tensor]) -> dict[str, Any]:
     blocks = {match[1] for name in state if (match := re.match(r"model\.(\d+)\.conv_block\.", name))}
     if zeros := next((name for name in state if re.fullmatch(r"model\.\d+\.conv_block\.0\.weight", name)), None):
-        raise ValueError(f"unexpected key {zeros!r}: its blocks pad with zeros, and ours by reflection")
+        raise ValueError(f"unexpected key {zeros!r}: its blocks have zero padding, not reflection padding")
     first = state["model.1.weight"]
     last = _last_convolution(state)
     sampled = {tuple(value.shape[2:]) for name, value in state.items() if name.endswith(_FILTER)}
@@ -208,11 +207,11 @@ _SAMPLING: dict[frozenset[tuple[int, ...]], Any] = {
 def _unet(state: Mapping[str, Tensor]) -> dict[str, Any]:
     downs = max(name.count(".model.") for name in state)
     if downs not in _UNETS:
-        raise ValueError(f"it is a U-Net of {downs} levels, and there are those of 7 (unet_128) and 8 (unet_256)")
+        raise ValueError(f"a U-Net of {downs} levels is not supported, only of 7 (unet_128) and 8 (unet_256)")
     first = state["model.model.0.weight"]
     last = state.get("model.model.3.weight")
     if first.ndim != 4 or last is None or last.ndim != 4:
-        raise ValueError("the key 'model.model.3.weight' is missing or no convolution")
+        raise ValueError("the key 'model.model.3.weight' is missing or not a convolution")
     inner = "model.model.1.model"
     norm = _norm(state, f"{inner}.1", f"{inner}.2")
     config = GeneratorConfig.model_validate({"network": _UNETS[downs], "channels": first.shape[0], "norm": norm})

@@ -142,19 +142,18 @@ def _largest_true(condition: Callable[[int], bool], maximum: int = 4095) -> int:
 
 
 def size_table(sizes: Sequence[NetworkSize], names: Sequence[str], *, side: int = 256) -> str:
-    """Parameters, MACs and bytes of each generator, and the asymmetry: how many times the last is the first's size.
+    """Format parameters, MACs and bytes of each generator, and the asymmetry: the ratio of the last to the first size.
 
-    MACs are those of one picture of `side` x `side`.
+    `side`: of the image for which MACs were counted.
     """
 
-    def line(name: str, parameters: int, macs: int) -> str:
-        return f"{name:<10} {parameters:>12,} {macs / 1e9:>8.2f} G {BYTES_PER_WEIGHT * parameters / 1e6:>9.3f} MB"
+    def format_line(name: str, size: NetworkSize) -> str:
+        return f"{name:<10} {size.parameters:>12,} {size.macs / 1e9:>8.2f} G {size.bytes / 1e6:>9.3f} MB"
 
-    lines = [f"{'generator':<10} {'parameters':>12} {'MACs':>10} {'bytes':>12}"]
-    lines += [line(name, size.parameters, size.macs) for name, size in zip(names, sizes)]
+    lines = [f"{'generator':<10} {'parameters':>12} {'MACs':>10} {'bytes':>12}", *map(format_line, names, sizes)]
     if len(sizes) > 1:
-        lines.append(line("together", sum(size.parameters for size in sizes), sum(size.macs for size in sizes)))
-        times = sizes[-1].parameters / sizes[0].parameters
-        lines.append(f"asymmetry: {names[-1]} has {times:.3f} times the bytes of {names[0]}")
-    lines.append(f"MACs: multiplications for one picture of {side}x{side}")
+        total = NetworkSize(sum(size.parameters for size in sizes), sum(size.macs for size in sizes))
+        ratio = sizes[-1].parameters / sizes[0].parameters
+        lines += [format_line("total", total), f"asymmetry: {names[-1]} has {ratio:.3f} times the bytes of {names[0]}"]
+    lines.append(f"MACs: multiply-accumulates for one image of {side}x{side}")
     return "\n".join(lines)
