@@ -118,7 +118,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (_changed(RESNET, **{"model.3.filt": torch.zeros(4, 1, 5, 5)}), "unexpected key 'model.3.filt'"),
     (
         {"model.1.ops.0.op.weight": torch.zeros(4, 3, 3, 3)},
-        "'model.1.ops.0.op.weight' is an operation .* of CycleGANAS",
+        "'model.1.ops.0.op.weight' is an operation of CycleGANAS",
     ),
 ]
 

@@ -231,8 +231,9 @@ def generator_layers(
     for number in range(1, blocks + 1):
         *layers, _ = build_unit("r", hidden, hidden) + build_unit("r", hidden, hidden)
         net.add_module(f"r{number}", ResidualCell(nn.Sequential(*layers)))
+    first = build_unit("d", hidden, half)
     second = build_unit("d", half, quarter) if code else build_last("d", half)
-    net.add_module("d", nn.Sequential(*build_unit("d", hidden, half), *second))
+    net.add_module("d", nn.Sequential(*first, *second))
     if code:
         net.add_module("head", nn.Sequential(*build_last("r", quarter)))
     return net
