@@ -24,7 +24,7 @@ def _features(count: int, *, seed: int, shift: float = 0.0) -> Tensor:
     return torch.randn(count, 6, generator=torch.Generator().manual_seed(seed)) + shift
 
 
-def test_times_are_draws_with_replacement() -> None:
+def test_counts_are_draws_with_replacement() -> None:
     weights = draw_counts(20, seed=0, resamples=500)
     assert weights.sum(dim=1).tolist() == [20] * 500
     assert torch.equal(weights, draw_counts(20, seed=0, resamples=500))
@@ -59,9 +59,9 @@ def test_an_image_drawn_twice_is_not_its_own_pair_in_a_kernel_distance() -> None
     assert value.item() == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("none", [math.nan, math.inf, -math.inf])
-def test_resampled_means_leave_out_images_without_a_figure(none: float) -> None:
-    values = torch.tensor([1.0, none, 3.0, 5.0], dtype=torch.float64)
+@pytest.mark.parametrize("unknown", [math.nan, math.inf, -math.inf])
+def test_resampled_means_omit_images_without_a_value(unknown: float) -> None:
+    values = torch.tensor([1.0, unknown, 3.0, 5.0], dtype=torch.float64)
     weights = draw_counts(4, seed=3, resamples=50).numpy()
     known = [0, 2, 3]
     with np.errstate(invalid="ignore"):
@@ -69,7 +69,7 @@ def test_resampled_means_leave_out_images_without_a_figure(none: float) -> None:
     np.testing.assert_allclose(resampled_means(values, seed=3, resamples=50).numpy(), expected)
 
 
-def test_the_interval_of_a_mean_is_as_wide_as_theory_says() -> None:
+def test_the_interval_of_a_mean_has_its_theoretical_width() -> None:
     values = torch.randn(400, generator=torch.Generator().manual_seed(0)).double()
     span = percentile_interval(resampled_means(values, seed=0, resamples=2000))
     assert span is not None
@@ -78,17 +78,17 @@ def test_the_interval_of_a_mean_is_as_wide_as_theory_says() -> None:
 
 
 @pytest.mark.parametrize("distance_of", [weighted_frechet_distance, weighted_kernel_distance])
-def test_the_interval_of_a_distance_covers_what_other_images_give(
+def test_the_interval_of_a_distance_covers_other_samples(
     distance_of: Callable[[Tensor, Tensor], WeightedDistance],
 ) -> None:
-    def one(seed: int) -> tuple[Tensor, Tensor]:
+    def draw(seed: int) -> tuple[Tensor, Tensor]:
         return _features(60, seed=2 * seed), _features(60, seed=2 * seed + 1, shift=0.7)
 
     def value(x: Tensor, y: Tensor) -> float:
         return distance_of(x, y)(torch.ones(60).double(), torch.ones(60).double()).item()
 
-    others = [value(*one(seed)) for seed in range(1, 60)]
-    x, y = one(0)
+    others = [value(*draw(seed)) for seed in range(1, 60)]
+    x, y = draw(0)
     span = percentile_interval(resampled_distances(distance_of(x, y), 60, 60, seed=0), around=value(x, y))
     assert span is not None
     assert span[0] < value(x, y) < span[1]
@@ -98,13 +98,13 @@ def test_the_interval_of_a_distance_covers_what_other_images_give(
 def test_one_image_has_no_interval() -> None:
     for values in ([20.0], [20.0, math.nan]):
         assert percentile_interval(resampled_means(torch.tensor(values), seed=0)) is None
-    (figure, _) = label_metrics(torch.eye(3)[None].double(), seed=0).values()
-    assert (figure.value, figure.interval_95) == (1, None)
-    one = level_patches(torch.zeros(1, 3, 16, 16)).values()
-    assert percentile_interval(resampled_sliced([*one], [*one], seed=0)) is None
+    (metric, _) = label_metrics(torch.eye(3)[None].double(), seed=0).values()
+    assert (metric.value, metric.interval_95) == (1, None)
+    patches = level_patches(torch.zeros(1, 3, 16, 16)).values()
+    assert percentile_interval(resampled_sliced([*patches], [*patches], seed=0)) is None
 
 
-def test_no_interval_where_nothing_is_known() -> None:
+def test_no_interval_of_unknown_values() -> None:
     assert percentile_interval(torch.tensor([1.0, math.nan])) is None
     assert percentile_interval(torch.tensor([1.0, 2.0, 3.0]), around=math.inf) is None
     low, high = percentile_interval(torch.tensor([1.0, 2.0, 3.0, math.nan]), around=5.0) or (0, 0)

@@ -32,7 +32,7 @@ def _square_root(matrix: np.ndarray) -> np.ndarray:
 
 
 def _frechet_by_roots(x: np.ndarray, y: np.ndarray) -> float:
-    """Heusel et al. 2017, equation 6, word for word in float64."""
+    """Compute Heusel et al. 2017, equation 6, literally in float64."""
     c_x, c_y = np.cov(x, rowvar=False), np.cov(y, rowvar=False)
     root = _square_root(c_x)
     cross = _square_root(root @ c_y @ root)
@@ -40,7 +40,7 @@ def _frechet_by_roots(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _mmd_by_sums(x: np.ndarray, y: np.ndarray) -> float:
-    """Binkowski et al. 2018, equation 4, word for word in float64."""
+    """Compute Binkowski et al. 2018, equation 4, literally in float64."""
     n, size = x.shape
 
     def kernel(a: np.ndarray, b: np.ndarray) -> float:
@@ -51,67 +51,61 @@ def _mmd_by_sums(x: np.ndarray, y: np.ndarray) -> float:
     return within - 2 * sum(kernel(a, b) for a in x for b in y) / n**2
 
 
-def _ours(distance_of: Callable[..., Callable[[Tensor, Tensor], Tensor]], x: Tensor, y: Tensor) -> float:
-    """Our second form, which the bootstrap needs, with every image once."""
+def _weighted(distance_of: Callable[..., Callable[[Tensor, Tensor], Tensor]], x: Tensor, y: Tensor) -> float:
+    """Return the form for the bootstrap, with every image once."""
     return distance_of(x, y)(torch.ones(len(x)).double(), torch.ones(len(y)).double()).item()
 
 
 @pytest.mark.parametrize(("n", "m"), [(200, 150), (20, 30), (12, 300), (8, 10)])  # more and fewer images than features
-def test_frechet_equals_numpy(n: int, m: int) -> None:
+def test_frechet_distance_equals_numpy(n: int, m: int) -> None:
     x, y = _features(n, 32, 0), _features(m, 32, 1, shift=0.2)
     expected = _frechet_by_roots(x.double().numpy(), y.double().numpy())
     # The textbook's roots of singular matrices are good to about 1e-7 only.
     assert frechet_distance(x, y) == pytest.approx(expected, rel=1e-6)
-    assert _ours(weighted_frechet_distance, x, y) == pytest.approx(expected, rel=1e-6)
+    assert _weighted(weighted_frechet_distance, x, y) == pytest.approx(expected, rel=1e-6)
 
 
-def test_both_forms_of_a_distance_are_one() -> None:
-    x, y = _features(200, 16, 0), _features(150, 16, 1, shift=0.2)
-    assert _ours(weighted_frechet_distance, x, y) == pytest.approx(frechet_distance(x, y), rel=1e-9)
-    assert _ours(weighted_kernel_distance, x, y) == pytest.approx(kernel_distance(x, y), rel=1e-9)
-
-
-def test_frechet_of_a_shift_is_its_square() -> None:
+def test_frechet_distance_of_a_shift_is_its_square() -> None:
     x = _features(50, 64, 0)
     assert frechet_distance(x, x) == pytest.approx(0, abs=1e-8)
     assert frechet_distance(x, x + 0.5) == pytest.approx(64 * 0.25, rel=1e-5)
 
 
-def test_kernel_distance_of_whole_sets_equals_numpy() -> None:
+def test_kernel_distance_equals_numpy() -> None:
     x, y = _features(20, 8, 0), _features(20, 8, 1, shift=0.5)
     expected = _mmd_by_sums(x.double().numpy(), y.double().numpy())
     assert kernel_distance(x, y) == pytest.approx(expected, rel=1e-10)
-    assert _ours(weighted_kernel_distance, x, y) == pytest.approx(expected, rel=1e-10)
+    assert _weighted(weighted_kernel_distance, x, y) == pytest.approx(expected, rel=1e-10)
 
 
-class _Largest(TorchDispatchMode):
-    """The values of the largest tensor that was made."""
+class _LargestResult(TorchDispatchMode):
+    """Records the size of the largest tensor that an operation returns."""
 
     values = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        self.values = max([self.values, *(one.numel() for one in tree_leaves(made) if isinstance(one, Tensor))])
-        return made
+        result = func(*args, **(kwargs or {}))
+        self.values = max([self.values, *(leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, Tensor))])
+        return result
 
 
 def test_kernel_distance_of_large_sets_needs_no_matrix_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distances, "_BLOCK", 16)
     x, y = _features(200, 4, 0), _features(150, 4, 1, shift=0.2)
-    with _Largest() as largest:
+    with _LargestResult() as largest:
         value = kernel_distance(x, y)
     assert largest.values <= 200 * 4
-    assert value == pytest.approx(_ours(weighted_kernel_distance, x, y), rel=1e-9)
+    assert value == pytest.approx(_weighted(weighted_kernel_distance, x, y), rel=1e-9)
 
 
 def test_kernel_distance_is_unbiased() -> None:
     sets = _features(4000, 8, 2).split(20)
-    values = [_ours(weighted_kernel_distance, x, y) for x, y in zip(sets[::2], sets[1::2])]
+    values = [_weighted(weighted_kernel_distance, x, y) for x, y in zip(sets[::2], sets[1::2])]
     assert np.mean(values) == pytest.approx(0, abs=3 * np.std(values) / len(values) ** 0.5)
     assert min(values) < 0 < max(values)
 
 
-def test_refusals_name_the_counts() -> None:
+def test_rejects_single_images_and_other_widths() -> None:
     x = torch.zeros(5, 4)
     for distance in (frechet_distance, kernel_distance):
         with pytest.raises(ValueError, match="at least two images of each set, got 5 and 1"):

@@ -1,4 +1,4 @@
-"""Each sign shows its failure, and none shows on true translations of rendered pictures."""
+"""Each sign detects its failure, and none is raised by true translations of rendered images."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from velogan.report.failures import FAILURE, find_failures
 SIDE, COUNT = 64, 12
 
 
-def shown(fake: Tensor, given: Tensor, target: Tensor) -> list[str]:
-    """The failures that two equal measurements make a log show."""
-    row = {f"{FAILURE}{name}_a2b": value for name, value in failure_signs(fake, given, target).items()}
-    return [one.name for one in find_failures([{"images": 10, **row}, {"images": 20, **row}])]
+def found_failures(fake: Tensor, inputs: Tensor, target: Tensor) -> list[str]:
+    """Return the failures that two equal measurements show."""
+    row = {f"{FAILURE}{name}_a2b": value for name, value in failure_signs(fake, inputs, target).items()}
+    return [failure.name for failure in find_failures([{"images": 10, **row}, {"images": 20, **row}])]
 
 
 @pytest.fixture(scope="module")
@@ -27,25 +27,27 @@ def pictures() -> tuple[Tensor, Tensor, Tensor]:
     """Apples, the oranges that they should become, and other oranges."""
     apples = [render("test", "A", index, image_size=SIDE, seed=0) for index in range(COUNT)]
     others = [render("test", "B", index, image_size=SIDE, seed=0).image for index in range(COUNT)]
-    as_tensor = [torch.from_numpy(np.stack(each)) for each in zip(*((one.image, one.truth) for one in apples))]
-    a, b, c = (one.permute(0, 3, 1, 2) / 127.5 - 1 for one in (*as_tensor, torch.from_numpy(np.stack(others))))
+    as_tensor = [
+        torch.from_numpy(np.stack(arrays)) for arrays in zip(*((apple.image, apple.truth) for apple in apples))
+    ]
+    a, b, c = (tensor.permute(0, 3, 1, 2) / 127.5 - 1 for tensor in (*as_tensor, torch.from_numpy(np.stack(others))))
     return a, b, c
 
 
-def test_true_translations_show_nothing(pictures: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_true_translations_have_no_failure(pictures: tuple[Tensor, Tensor, Tensor]) -> None:
     apples, oranges, others = pictures
-    assert shown(oranges, apples, others) == []
+    assert found_failures(oranges, apples, others) == []
 
 
-def test_one_picture_alone_says_nothing_of_a_spread(pictures: tuple[Tensor, Tensor, Tensor]) -> None:
-    apples, oranges, others = (one[:1] for one in pictures)
+def test_a_single_image_has_no_spread_and_retrieval(pictures: tuple[Tensor, Tensor, Tensor]) -> None:
+    apples, oranges, others = (images[:1] for images in pictures)
     assert not {"spread", "retrieval"} & failure_signs(oranges, apples, others).keys()
-    assert shown(oranges, apples, others) == []
+    assert found_failures(oranges, apples, others) == []
 
 
 def _checkered(images: Tensor) -> Tensor:
-    place = torch.arange(SIDE)
-    return (images + 0.1 * (-1.0) ** (place[:, None] + place)).clamp(-1, 1)
+    position = torch.arange(SIDE)
+    return (images + 0.1 * (-1.0) ** (position[:, None] + position)).clamp(-1, 1)
 
 
 def _striped(images: Tensor) -> Tensor:
@@ -53,7 +55,7 @@ def _striped(images: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("break_it", "name"),
+    ("damage", "name"),
     [
         (lambda apples, oranges: -oranges, "correlation"),
         (lambda apples, oranges: oranges[:1].expand_as(oranges) * 1.0, "spread"),
@@ -63,9 +65,9 @@ def _striped(images: Tensor) -> Tensor:
         (lambda apples, oranges: _striped(oranges), "checkerboard"),
     ],
 )
-def test_a_failure_shows_its_sign(
-    break_it: Callable[[Tensor, Tensor], Tensor], name: str, pictures: tuple[Tensor, Tensor, Tensor]
+def test_detects_failures(
+    damage: Callable[[Tensor, Tensor], Tensor], name: str, pictures: tuple[Tensor, Tensor, Tensor]
 ) -> None:
     apples, oranges, others = pictures
     torch.manual_seed(0)
-    assert f"{FAILURE}{name}_a2b" in shown(break_it(apples, oranges), apples, others)
+    assert f"{FAILURE}{name}_a2b" in found_failures(damage(apples, oranges), apples, others)

@@ -41,23 +41,23 @@ def _map(seed: int, *, side: int = 64, jpeg: bool = True) -> Tensor:
     return _floats(np.asarray(Image.open(saved)))
 
 
-def test_the_colours_of_label_maps_are_found_through_jpeg() -> None:
+def test_finds_the_colours_of_label_maps_saved_as_jpeg() -> None:
     labels = find_label_colours([_map(seed) for seed in range(4)])
     assert labels is not None
-    found = ((labels + 1) * 127.5).numpy()
-    assert len(found) == len(COLOURS)
+    colours = ((labels + 1) * 127.5).numpy()
+    assert len(colours) == len(COLOURS)
     for colour in COLOURS.astype(float):
-        assert np.abs(found - colour).max(axis=1).min() <= 4
+        assert np.abs(colours - colour).max(axis=1).min() <= 4
 
 
 def _ramp(channels: int) -> Tensor:
-    """Smooth light, flat everywhere."""
+    """Return smooth gradients, flat everywhere."""
     steps = torch.linspace(-1, 1, 64)
     return torch.stack([steps.roll(9 * c)[:, None] * 0.5 + steps * 0.5 for c in range(channels)])
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_pictures_of_light_are_no_label_maps(channels: int) -> None:
+def test_smooth_gradients_are_not_label_maps(channels: int) -> None:
     assert find_label_colours([_ramp(channels)]) is None
     on_white = torch.ones(channels, 256, 64)
     on_white[:, :64] = _ramp(channels)
@@ -65,7 +65,7 @@ def test_pictures_of_light_are_no_label_maps(channels: int) -> None:
     assert find_label_colours([torch.zeros(channels, 16, 16)]) is None  # nor is one colour
 
 
-def test_scans_clipped_to_black_and_white_are_no_label_maps() -> None:
+def test_clipped_scans_are_not_label_maps() -> None:
     """Air is black and bone is white, exactly; what lies between is a texture of few levels."""
     scan = torch.full((1, 128, 128), -1.0)
     scan[:, 20:110, 20:110] = 1
@@ -78,7 +78,7 @@ def test_scans_clipped_to_black_and_white_are_no_label_maps() -> None:
     assert len(labels) == 3
 
 
-def test_pixels_take_the_nearest_colour() -> None:
+def test_assigns_the_nearest_colour() -> None:
     labels = torch.tensor([[-1.0, -1.0], [1.0, 0.0]])
     images = torch.tensor([[[[-0.9, 0.9]], [[-1.0, 0.2]]]])
     nearest, distance = nearest_labels(images, labels)
@@ -86,7 +86,7 @@ def test_pixels_take_the_nearest_colour() -> None:
     assert distance.flatten().tolist() == pytest.approx([12.75, 25.5])
 
 
-def test_agreement_counts_pixels_by_class() -> None:
+def test_counts_pixels_by_class() -> None:
     labels = torch.tensor([[-1.0], [0.0], [1.0]])
     truth = torch.tensor([[[[-1.0, -1.0, 0.0, 0.0, -0.5]]]])  # the last lies between two colours: it does not count
     fake = torch.tensor([[[[-0.9, 0.1, 0.0, 0.2, 1.0]]]])
@@ -98,12 +98,12 @@ def test_agreement_counts_pixels_by_class() -> None:
     assert mean_iou(confusions).item() == pytest.approx((1 / 2 + 2 / 3) / 2)
 
 
-def test_a_class_of_the_fake_alone_costs_others_but_is_no_row() -> None:
+def test_a_class_only_in_the_fake_has_no_iou() -> None:
     confusions = torch.tensor([[4.0, 0, 4], [0, 8, 0], [0, 0, 0]]).double()
     assert mean_iou(confusions).item() == pytest.approx((4 / 8 + 8 / 8) / 2)
 
 
-def test_truth_agrees_with_itself() -> None:
+def test_the_truth_agrees_with_itself() -> None:
     truth = torch.stack([_map(0), _map(1)])
     labels = find_label_colours(list(truth))
     assert labels is not None
@@ -116,16 +116,16 @@ def test_truth_agrees_with_itself() -> None:
 @pytest.mark.shared
 @pytest.mark.parametrize("side", [256, 128])
 def test_facades_have_twelve_labels_and_their_photographs_none(shared_data: Path, side: int) -> None:
-    def some(folder: str) -> list[Tensor]:
+    def load(folder: str) -> list[Tensor]:
         pictures = []
         for file in sorted((shared_data / "facades" / folder).iterdir())[::4]:
             with Image.open(file) as picture:
                 pictures.append(_floats(np.asarray(picture.convert("RGB").resize((side, side)))))
         return pictures
 
-    maps = some("testB")
+    maps = load("testB")
     labels = find_label_colours(maps)
     assert labels is not None
     assert len(labels) == 12  # Tylecek and Sara 2013: facade, molding, cornice, pillar, window, ...
     assert mean_iou(confusion(torch.stack(maps), torch.stack(maps), labels).sum(dim=0)).item() == 1
-    assert find_label_colours(some("testA")) is None
+    assert find_label_colours(load("testA")) is None

@@ -9,22 +9,22 @@ from velogan.report.scores import display_name
 
 
 @pytest.mark.parametrize(("network", "long"), [("lite1", "EfficientNet-Lite1"), ("lite2", "EfficientNet-Lite2")])
-def test_figures_are_named_after_the_network(network: str, long: str) -> None:
-    seen = {network: torch.rand(4, 3), f"{network}_logits": torch.rand(4, 10)}
-    figures = set_distances(seen, seen, seed=0) | class_shares(seen, {"zebra": 3}, seed=0)
-    assert list(figures) == [f"{network}_fid", f"{network}_kid", f"{network}_share_class_3"]
-    for name in figures:
+def test_metrics_are_named_after_the_network(network: str, long: str) -> None:
+    features = {network: torch.rand(4, 3), f"{network}_logits": torch.rand(4, 10)}
+    metrics = set_distances(features, features, seed=0) | class_shares(features, {"zebra": 3}, seed=0)
+    assert list(metrics) == [f"{network}_fid", f"{network}_kid", f"{network}_share_class_3"]
+    for name in metrics:
         assert long in describe(name, source="horse", target="zebra", classes={"zebra": 3})
-    labels = [display_name({"name": name}) for name in figures]
+    labels = [display_name({"name": name}) for name in metrics]
     assert labels == [f"{network}-FID", f"{network}-KID", f"Class 3 ({network})"]
 
 
 def test_large_sets_are_not_resampled(monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = {"lite1": torch.rand(4, 3)}, {"lite1": torch.rand(9, 3)}
-    for most, known in ((9, True), (8, False)):
-        monkeypatch.setattr(registry, "MAX_IMAGES", most)
-        for figure in set_distances(few, many, seed=0, resample=True).values():
-            assert (figure.resampled is not None) == known
+    for limit, is_resampled in ((9, True), (8, False)):
+        monkeypatch.setattr(registry, "MAX_IMAGES", limit)
+        for metric in set_distances(few, many, seed=0, resample=True).values():
+            assert (metric.resampled is not None) == is_resampled
 
 
 def test_is_top1_compares_the_largest_logit() -> None:

@@ -13,24 +13,24 @@ def _picture(height: int, width: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [(64, 48), (30, 29), (10, 17)])
-def test_clean_is_pillows_bicubic_channel_by_channel_in_float32(size: tuple[int, int]) -> None:
+def test_equals_pillow_s_bicubic_in_float32(size: tuple[int, int]) -> None:
     levels = _picture(*size)
     channels = [Image.fromarray(levels[:, :, c].astype(np.float32)) for c in range(3)]
-    expected = [np.asarray(one.resize((29, 29), Image.Resampling.BICUBIC)).clip(0, 255) for one in channels]
+    expected = [np.asarray(channel.resize((29, 29), Image.Resampling.BICUBIC)).clip(0, 255) for channel in channels]
     images = torch.from_numpy(levels).permute(2, 0, 1)[None] / 127.5 - 1
-    found = resize_for_features(images, 29)[0].numpy()
-    np.testing.assert_allclose(found, np.stack(expected), atol=1e-3)
+    resized = resize_for_features(images, 29)[0].numpy()
+    np.testing.assert_allclose(resized, np.stack(expected), atol=1e-3)
     if size != (29, 29):
-        assert np.abs(found - found.round()).max() > 0.1  # values between the levels stay
+        assert np.abs(resized - resized.round()).max() > 0.1  # values between the levels stay
 
 
-def test_clean_takes_all_neighbours() -> None:
+def test_is_antialiased() -> None:
     images = torch.full((1, 1, 64, 64), -1.0)
     images[..., ::8, :] = 1.0  # lines that a resize to an eighth sees in every row or misses
     assert resize_for_features(images, 8).mean().item() == pytest.approx(255 / 8, rel=0.1)
 
 
-def test_grey_becomes_three_channels_and_others_are_refused() -> None:
+def test_repeats_grey_and_rejects_other_channels() -> None:
     assert to_rgb(torch.zeros(2, 1, 4, 4)).shape == (2, 3, 4, 4)
     with pytest.raises(ValueError, match="images have 2 channels"):
         to_rgb(torch.zeros(1, 2, 4, 4))

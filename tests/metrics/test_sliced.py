@@ -29,7 +29,7 @@ def _mirrored(index: int, size: int) -> int:
 
 
 def _numpy_blur(image: np.ndarray) -> np.ndarray:
-    """Of one plane, pixel by pixel."""
+    """Blur one plane, pixel by pixel."""
     height, width = image.shape
     weights = np.array([1, 4, 6, 4, 1]) / 16
     out = np.zeros_like(image)
@@ -50,19 +50,19 @@ def _numpy_pyramid(image: np.ndarray) -> list[np.ndarray]:
     return [image - 4 * _numpy_blur(stretched), *_numpy_pyramid(small)]
 
 
-def test_the_pyramid_equals_a_plain_one_and_holds_all_of_the_image():
+def test_the_pyramid_equals_a_plain_one():
     image = _noise(1, 2, 37, 64)
     levels = laplacian_pyramid(image)
     assert [tuple(level.shape[2:]) for level in levels] == [(37, 64), (19, 32)]
     for channel in range(2):
-        for mine, plain in zip(levels, _numpy_pyramid(image[0, channel].double().numpy())):
-            np.testing.assert_allclose(mine[0, channel].numpy(), plain, atol=1e-6)
+        for level, plain in zip(levels, _numpy_pyramid(image[0, channel].double().numpy())):
+            np.testing.assert_allclose(level[0, channel].numpy(), plain, atol=1e-6)
 
 
-def test_the_distance_equals_a_plain_computation_over_every_patch_position():
+def test_the_distance_equals_a_plain_computation():
     # 7x7 images have one patch, so that nothing depends on where patches are taken
     images, real = _noise(5, 3, PATCH_SIDE, PATCH_SIDE), _noise(5, 3, PATCH_SIDE, PATCH_SIDE, seed=1) * 0.5 + 0.2
-    (figure,) = sliced_wasserstein(images, real, patches=1, projections=16, seed=7)
+    (distance,) = sliced_wasserstein(images, real, patches=1, projections=16, seed=7)
     x, y = (part.double().numpy() for part in (images, real))
     for channel in range(3):
         mean, deviation = y[:, channel].mean(), y[:, channel].std()
@@ -73,16 +73,16 @@ def test_the_distance_equals_a_plain_computation_over_every_patch_position():
     distances = []
     for direction in directions:
         direction /= np.sqrt((direction**2).sum())
-        mine, theirs = (sorted(float(row.ravel() @ direction) for row in part) for part in (x, y))
-        distances.append(np.mean([abs(a - b) for a, b in zip(mine, theirs)]))
-    assert figure == pytest.approx(np.mean(distances), rel=1e-5)
+        first, second = (sorted(float(row.ravel() @ direction) for row in part) for part in (x, y))
+        distances.append(np.mean([abs(a - b) for a, b in zip(first, second)]))
+    assert distance == pytest.approx(np.mean(distances), rel=1e-5)
 
 
-def test_equal_sets_have_no_distance_and_like_sets_a_small_one():
+def test_equal_sets_have_no_distance_and_similar_ones_a_small_one():
     images, other = _noise(8, 3, 32, 32), _noise(8, 3, 32, 32, seed=1)
     assert sliced_wasserstein(images, images.clone()) == [0.0, 0.0]
-    like, unlike = sliced_wasserstein(images, other), sliced_wasserstein(images, other * 0.5)
-    assert all(0 < small < large / 5 for small, large in zip(like, unlike))
+    similar, different = sliced_wasserstein(images, other), sliced_wasserstein(images, other * 0.5)
+    assert all(0 < small < large / 5 for small, large in zip(similar, different))
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_equal_sets_have_no_distance_and_like_sets_a_small_one():
 )
 def test_the_distance_grows_with_the_change(change):
     real = _noise(6, 3, 32, 32)
-    figures = [sum(sliced_wasserstein(change(real, amount), real)) for amount in (0.0, 0.1, 0.2, 0.4)]
-    assert all(less < more for less, more in pairwise(figures))
+    distances = [sum(sliced_wasserstein(change(real, amount), real)) for amount in (0.0, 0.1, 0.2, 0.4)]
+    assert all(less < more for less, more in pairwise(distances))
 
 
 def test_sets_may_differ_in_count_and_be_of_one_colour():
@@ -108,20 +108,20 @@ def test_sets_may_differ_in_count_and_be_of_one_colour():
     assert sliced_wasserstein(torch.zeros(1, 3, 4, 4), torch.zeros(2, 3, 4, 4), patches=2) == [0.0]
 
 
-def test_an_empty_channel_does_not_outweigh_all():
+def test_an_almost_constant_channel_does_not_dominate():
     real, good, bad = _noise(6, 3, 32, 32), _noise(6, 3, 32, 32, seed=1), torch.zeros(6, 3, 32, 32)
     for images, rest in ((real, 0.0), (good, 0.002), (bad, 0.0005)):
         images[:, ::2] = -1 + rest * torch.rand(6, 2, 32, 32, generator=torch.Generator().manual_seed(3))
     assert all(near < far for near, far in zip(sliced_wasserstein(good, real), sliced_wasserstein(bad, real)))
 
 
-def test_equal_seeds_give_equal_figures():
+def test_the_seed_determines_the_distance():
     images, real = _noise(3, 3, 32, 32), _noise(4, 3, 32, 32, seed=1)
     assert sliced_wasserstein(images, real) == sliced_wasserstein(images, real)
     assert sliced_wasserstein(images, real) != sliced_wasserstein(images, real, seed=1)
 
 
-def test_resampled_distances_lie_around_the_figure_and_narrow_with_more_images() -> None:
+def test_resampled_distances_have_narrower_intervals_with_more_images() -> None:
     torch.manual_seed(0)
     widths = []
     for count in (12, 48):
@@ -136,12 +136,12 @@ def test_resampled_distances_lie_around_the_figure_and_narrow_with_more_images()
     assert widths[1] < widths[0]
 
 
-def test_patches_of_sets_of_other_sizes_have_other_names() -> None:
+def test_names_of_patches_contain_the_size() -> None:
     assert [*level_patches(torch.zeros(1, 3, 64, 40))] == ["patches_64x40", "patches_32x20"]
     assert level_patches(torch.zeros(2, 3, 20, 16), patches=5)["patches_20x16"].shape == (2, 5, 3, 49)
 
 
-def test_the_distance_of_maps_is_that_of_what_stands_at_a_place_wherever_it_stands():
+def test_the_distance_of_feature_maps_does_not_depend_on_positions():
     real = [_noise(3, 5, 8, 4, seed=1), _noise(3, 7, 2, 2, seed=2)]
     moved = [part.flip(0, 2, 3) for part in real]
     assert feature_map_distance(moved, real, positions=32) == pytest.approx(0, abs=1e-6)
