@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from velogan.cli.commands import COMMANDS
+from velogan.cli.unknown_flags import check_config_flags
 from velogan.engine.processes import EndOfRun, ReportedByAnotherRank, is_distributed, is_main_process, local_rank
 from velogan.files import __version__, check_writable
 
@@ -85,6 +86,8 @@ def _print_error(error: Exception) -> None:
 
 def _parse(argv: list[str]) -> Flags:
     """Return the command with its flags. Raises ValueError if they are wrong, SystemExit after printing help."""
+    if argv[:1] == ["help"]:  # velogan help train
+        argv = [*argv[1:], "--help"]
     words = next((words for words in COMMANDS if tuple(argv[: len(words)]) == words), None)
     if words is None:
         if argv == ["--version"]:
@@ -99,6 +102,7 @@ def _parse(argv: list[str]) -> Flags:
     previous = next((previous for previous, word in pairwise(argv) if not word and _precedes_path(previous)), None)
     if previous is not None:
         raise ValueError(f"the value after {previous} is empty, perhaps an unset shell variable: give a path")
+    check_config_flags(argv)
     command = COMMANDS[words]
     prog = " ".join(("velogan", *words))
     return command.load().parse(argv[len(words) :], prog=prog, description=command.description())

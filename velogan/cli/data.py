@@ -99,7 +99,7 @@ class DataCheck(Flags):
     ] = None
     pages: Annotated[
         Literal["channels", "slices"] | None,
-        tyro.conf.arg(help="For TIFF: same as --data.pages of `train`.", metavar="channels|slices"),
+        tyro.conf.arg(help="For TIFF: same as --data.pages of `train`."),
     ] = None
     group: Annotated[
         str | None, tyro.conf.arg(help="Same as --data.group of `train`.", metavar="REGULAR-EXPRESSION")

@@ -19,9 +19,7 @@ class Evaluate(Flags):
     """Flags of `velogan evaluate`.
 
     velogan evaluate runs/zebras --classes zebra=340
-
     velogan evaluate runs/zebras --data horses zebras
-
     velogan evaluate translated --against zebras
     """
 
@@ -44,8 +42,7 @@ class Evaluate(Flags):
     features: Annotated[
         Literal["none", "lite1", "lite2"] | None,
         tyro.conf.arg(
-            help="EfficientNet-Lite variant for FID, KID and class fractions. Default: lite2 if installed, else none.",
-            metavar="none|lite1|lite2",
+            help="EfficientNet-Lite variant for FID, KID and class fractions. Default: lite2 if installed, else none."
         ),
     ] = None
     inception: Annotated[
@@ -65,14 +62,14 @@ class Evaluate(Flags):
     ] = ()
     checkpoint: Annotated[
         Literal["last", "best"] | None,
-        tyro.conf.arg(help="Score only this checkpoint. Default: both.", metavar="last|best"),
+        tyro.conf.arg(help="Score only this checkpoint. Default: both."),
     ] = None
     limit: Annotated[
         int | None,
-        tyro.conf.arg(help="Maximum number of test pictures per domain. Default: all.", metavar="NUMBER"),
+        tyro.conf.arg(help="Maximum number of test pictures per domain. Default: all."),
     ] = None
     fp32: Annotated[bool, tyro.conf.arg(help=FP32)] = False
-    device: Annotated[str, tyro.conf.arg(help=DEVICE)] = "auto"
+    device: Annotated[str, DEVICE] = "auto"
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:

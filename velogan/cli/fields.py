@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tyro
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from velogan.cli.flags import DEVICE, Flags, Json, requests_help, show_help
-from velogan.config import SIZES, Config, Size, explain, field_names, read_config
+from velogan.cli.flags import DEVICE, Argument, Flags, Json, requests_help, show_help
+from velogan.config import SIZES, Config, Size, explain, read_config
 from velogan.files import did_you_mean, parse_yaml
 from velogan.recipes import DEFAULT, DEMOS, RECIPES
 from velogan.search.method import METHODS
@@ -58,7 +57,6 @@ class ConfigFlags(Flags):
         Size | None,
         tyro.conf.arg(
             help="Width and depth of the networks, from xs to l (the paper's). Default: the preset's.",
-            metavar="xs|s|m|l",
         ),
     ] = None
     image_size: Annotated[
@@ -70,9 +68,9 @@ class ConfigFlags(Flags):
     ] = None
     seed: Annotated[
         int | None,
-        tyro.conf.arg(help="Random seed; another seed repeats the run with other random numbers.", metavar="NUMBER"),
+        tyro.conf.arg(help="Random seed; another seed repeats the run with other random numbers."),
     ] = None
-    device: Annotated[str | None, tyro.conf.arg(help=DEVICE, metavar="DEVICE")] = None
+    device: Annotated[str | None, DEVICE] = None
     generator_b: Overrides = ()
     discriminator_b: Overrides = ()
     json: Json = False
@@ -89,9 +87,21 @@ class ConfigFlags(Flags):
         return build_base_config(argv, cls.resolve_preset(argv))
 
     @classmethod
-    def flags(cls) -> list[str]:
-        """Return all flags, with those of the configuration as --SECTION.FIELD."""
-        return [*super().flags(), *(f"--{name.replace('_', '-')}" for name in field_names(Config))]
+    def arguments(cls, argv: Sequence[str] = ("--help-all",)) -> list[Argument]:
+        """Return the arguments that help shows: for --help SECTION those of a section of the configuration."""
+        base = cls.base_config(argv)
+        if "--help-all" in argv:
+            own = [argument for argument in super().arguments(argv) if argument[0] != "fields"]
+            return own + list(_field_arguments(base))
+        section = next((word for flag, word in pairwise(argv) if flag in ("--help", "-h")), None)
+        if section is None:
+            return super().arguments(argv)
+        if section not in Config.model_fields:
+            sections = list(Config.model_fields)
+            raise ValueError(
+                f"--help {section}: unknown section{did_you_mean(section, sections)}; there are {', '.join(sections)}"
+            )
+        return [argument for argument in _field_arguments(base) if argument[0].startswith(f"{section}.")]
 
     @classmethod
     def parse(cls, argv: Sequence[str], *, prog: str, description: str) -> Self:
@@ -101,7 +111,11 @@ class ConfigFlags(Flags):
                 raise ValueError(f"{short} and {long} set the same field: give one of the two")
         base = cls.base_config(argv)
         if requests_help(argv):
-            _show_help(cls, argv, base, prog=prog, description=description)
+            description += (
+                f"\n\nEvery field of the configuration is also a flag, such as --data.preprocess crop. {prog} --help "
+                f"SECTION shows those of {', '.join(Config.model_fields)}; --help-all shows all flags."
+            )
+            show_help(cls.arguments(argv), prog=prog, description=description)
         default: Any = {"fields": base}  # all other fields of subclasses have defaults
         try:
             return cls.parse_with_tyro(
@@ -114,28 +128,16 @@ class ConfigFlags(Flags):
             raise
 
 
-def _show_help(
-    command: type[ConfigFlags], argv: Sequence[str], base: Config, *, prog: str, description: str
-) -> NoReturn:
-    """Print the main flags for --help, those of a section for --help SECTION, all for --help-all; then exit."""
-    if "--help-all" in argv:
-        show_help(command, prog=prog, description=description, defaults={"fields": base})
-    section = next((word for flag, word in pairwise(argv) if flag in ("--help", "-h")), None)
-    if section is not None:
-        if section not in Config.model_fields:
-            sections = list(Config.model_fields)
-            raise ValueError(
-                f"--help {section}: unknown section{did_you_mean(section, sections)}; there are {', '.join(sections)}"
-            )
-        value = getattr(base, section)
-        flags = dataclasses.make_dataclass("Help", [(section, type(value), dataclasses.field(default=value))])
-        description = f"The fields of the section {section}, with their defaults for this command line."
-        tyro.cli(flags, args=["--help"], prog=prog, description=description)
-    description += (
-        f"\n\nEvery field of the configuration is also a flag, such as --data.preprocess crop: {prog} --help SECTION "
-        f"lists those of {', '.join(Config.model_fields)}; --help-all lists all flags."
-    )
-    show_help(command, command.HELP_FLAGS.split(), prog=prog, description=description)
+def _field_arguments(section: BaseModel, prefix: str = "") -> Iterator[Argument]:
+    """Yield an argument for each field of a section and of the sections in it, with its value as the default."""
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _field_arguments(value, f"{prefix}{name}.")
+        elif not isinstance(value, dict):  # the overrides of B to A have flags of their own
+            metavar = "true|false" if isinstance(value, bool) else None
+            hint = Annotated[field.annotation, tyro.conf.arg(help=field.description, metavar=metavar)]
+            yield f"{prefix}{name}", hint, value
 
 
 PresetFlag = Annotated[

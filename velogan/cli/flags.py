@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
 import re
+import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
+from velogan.cli.unknown_flags import check_flags, explain_unknown_flag
 from velogan.files import did_you_mean
 
 Json = Annotated[bool, tyro.conf.arg(help="Print the result as one JSON object, the last line on stdout.")]
@@ -22,34 +25,25 @@ Json = Annotated[bool, tyro.conf.arg(help="Print the result as one JSON object, 
 Weights = Annotated[
     Literal["ema", "raw"] | None,
     tyro.conf.arg(
-        help="ema: exponential moving average of the weights; raw: the weights themselves. Default: ema if saved.",
-        metavar="ema|raw",
+        help="ema: exponential moving average of the weights; raw: the weights themselves. Default: ema if saved."
     ),
 ]
 Checkpoint = Annotated[
     Literal["last", "best"] | None,
     tyro.conf.arg(
-        help="Checkpoint of a run: last, or best by held-out pictures. Default: last, or best if last is much worse.",
-        metavar="last|best",
+        help="Checkpoint of a run: last, or best by held-out pictures. Default: last, or best if last is much worse."
     ),
 ]
 
 FP32 = "Compute in plain float32 instead of with the accelerated network, which differs by a few of 255 levels."
-DEVICE = "Device to compute on: auto, cpu, cuda or mps."
-
-REFERENCE_FLAGS = (
-    " dataroot name checkpoints_dir suffix gpu_ids model input_nc output_nc ngf ndf netG netD n_layers_D norm "
-    "init_type init_gain no_dropout dataset_mode direction serial_batches num_threads batch_size load_size crop_size "
-    "max_dataset_size preprocess no_flip display_winsize epoch load_iter which_epoch verbose use_wandb "
-    "wandb_project_name n_epochs n_epochs_decay niter niter_decay lr beta1 lr_policy lr_decay_iters gan_mode lambda_A "
-    "lambda_B lambda_identity lambda_L1 pool_size continue_train epoch_count phase save_latest_freq save_epoch_freq "
-    "save_by_iter print_freq display_freq update_html_freq display_ncols display_id display_server display_env "
-    "display_port no_html results_dir num_test how_many ntest aspect_ratio eval "
-)
-"""The flags of the reference implementation, which docs/migration.md lists."""
+DEVICE = tyro.conf.arg(help="Device to compute on: auto, cpu, cuda, cuda:1 or mps.")
 
 Outcome = tuple[dict[str, Any], int]
 """The result of a command: the object that --json prints, and the exit code."""
+
+
+Argument = tuple[str, Any, Any]
+"""Name, annotated type and default value of a flag or a positional argument."""
 
 
 class Flags(ABC):
@@ -67,12 +61,14 @@ class Flags(ABC):
     def parse(cls, argv: Sequence[str], *, prog: str, description: str) -> Self:
         """Return the command with the values of its flags. Raises ValueError, with one sentence, if they are wrong."""
         if requests_help(argv):
-            show_help(cls, cls.HELP_FLAGS.split(), prog=prog, description=description)
+            note = f"\n\n{prog} --help-all shows all flags." if cls.HELP_FLAGS else ""
+            show_help(cls.arguments(argv), prog=prog, description=description + note)
         return cls.parse_with_tyro(argv, prog=prog, description=description)
 
     @classmethod
     def parse_with_tyro(cls, argv: Sequence[str], **options: Any) -> Self:
         """Parse the flags by tyro. Raises ValueError with tyro's error in one sentence."""
+        check_flags(argv, cls.flags())
         output = StringIO()
         try:
             with redirect_stderr(output):
@@ -81,11 +77,18 @@ class Flags(ABC):
             raise ValueError(explain_parse_error(output.getvalue(), argv, flags=cls.flags())) from end
 
     @classmethod
-    def flags(cls) -> list[str]:
-        """Return all flags, such as --image-size."""
+    def arguments(cls, argv: Sequence[str] = ("--help-all",)) -> list[Argument]:
+        """Return the arguments that help shows: those of `HELP_FLAGS`, or all for --help-all."""
         hints = get_type_hints(cls, include_extras=True)
         fields: Any = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
-        return [f"--{field.name.replace('_', '-')}" for field in fields if "Positional" not in str(hints[field.name])]
+        arguments = {field.name: (field.name, hints[field.name], field.default) for field in fields}
+        names = "" if "--help-all" in argv else cls.HELP_FLAGS
+        return [arguments[name] for name in names.split() or arguments]
+
+    @classmethod
+    def flags(cls) -> list[str]:
+        """Return all flags, such as --image-size."""
+        return [f"--{name.replace('_', '-')}" for name, hint, _ in cls.arguments() if "Positional" not in str(hint)]
 
     def output_paths(self) -> list[tuple[str, Path]]:
         """Return the folders that the command writes to, with their flags; they are checked before it starts."""
@@ -101,46 +104,50 @@ def requests_help(argv: Sequence[str]) -> bool:
     return any(word in ("--help", "-h", "--help-all") for word in argv)
 
 
-def show_help(
-    command: type[Flags],
-    names: Iterable[str] = (),
-    *,
-    prog: str,
-    description: str,
-    defaults: Mapping[str, Any] = MappingProxyType({}),
-) -> NoReturn:
-    """Print the help of a command's flags and exit.
-
-    names: the flags to show; empty: all
-    defaults: default values of flags that have none in the class
-    """
-    values: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(command)}  # pyright: ignore[reportArgumentType]
-    values |= defaults
-    hints = get_type_hints(command, include_extras=True)
-    fields = []
-    for name in names or values:
-        hint = hints[name]
-        if name not in defaults:
-            hint = Annotated[hint, tyro.conf.arg(help_behavior_hint=_format_default)]
-        fields.append((name, hint, dataclasses.field(default=values[name])))
-    flags = dataclasses.make_dataclass("Help", fields, kw_only=True)
-    config = () if defaults else (tyro.conf.FlagCreatePairsOff,)
-    tyro.cli(flags, args=["--help"], prog=prog, description=description, config=config)
-    raise AssertionError("tyro exits after printing help")
+def show_help(arguments: Iterable[Argument], *, prog: str, description: str) -> NoReturn:
+    """Print the help of a command and exit."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=_WrapEachLine, add_help=False)
+    usage = [prog, "[FLAGS]"]
+    for name, hint, default in arguments:
+        argument = next(item for item in hint.__metadata__ if hasattr(item, "help"))
+        metavar = argument.metavar or _metavar(name, hint.__origin__)
+        text = (argument.help or "").replace("%", "%%")
+        if default not in (dataclasses.MISSING, None, False, "", ()) and "Default:" not in text:
+            text += f" Default: {' '.join(map(str, default)) if isinstance(default, tuple) else default}."
+        if "Positional" in str(hint):
+            parser.add_argument(metavar, help=text)
+            usage.append(metavar if default is dataclasses.MISSING else f"[{metavar}]")
+        else:
+            options = {"metavar": metavar} if metavar else {"action": "store_true"}
+            parser.add_argument(f"--{name.replace('_', '-')}", help=text, **options)
+    parser.usage = " ".join(usage)
+    parser.print_help()
+    raise SystemExit(0)
 
 
-def _format_default(label: str) -> str:
-    """Return the default value as help shows it, or nothing if it is None, False or empty."""
-    return "" if label in ("None", "False", "") else f"(default: {label})"
+class _WrapEachLine(argparse.HelpFormatter):
+    """Wraps each line of the description by itself, so that examples stay on lines of their own."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(textwrap.fill(line, width) for line in text.splitlines())
+
+
+def _metavar(name: str, kind: Any) -> str:
+    """Return the placeholder of a flag's value: its choices, NUMBER, or its name's last word; empty for switches."""
+    kinds = {*(get_args(kind) if get_origin(kind) in (Union, UnionType) else [kind])} - {NoneType}
+    choices = [str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    if choices:
+        return "|".join(choices)
+    if kinds == {bool}:
+        return ""
+    return "NUMBER" if kinds <= {int, float} else name.rpartition(".")[2].upper()
 
 
 def explain_parse_error(output: str, argv: Sequence[str], *, flags: Sequence[str]) -> str:
     """Return one sentence that names the flag, the value and the fix, from tyro's `output` for a wrong command line."""
     output = " ".join(re.sub(r"[─-╿]", " ", output).split()).partition(" For full helptext")[0]
     if match := re.search(r"Unrecognized options: ([^\s,]+)", output):
-        name = re.sub("^-+|=.*", "", match[1]).replace("-", "_")
-        hint = "; docs/migration.md has the reference implementation's flags" if f" {name} " in REFERENCE_FLAGS else ""
-        return f"{match[1]}: unknown flag{_suggest_flags(match[1], flags)}{hint}"
+        return explain_unknown_flag(match[1], flags)
     if match := re.search(r"Error parsing (--[\w.-]+): (.*?) Argument helptext", output):
         flag, reason = match.groups()
         expected = "a whole number" if "'int'" in reason or "int()" in reason else "a number"
@@ -153,6 +160,8 @@ def explain_parse_error(output: str, argv: Sequence[str], *, flags: Sequence[str
         choices = [choice for choice in re.findall(r"'(.*?)'", match[3]) if choice != "None"]
         problem = f"{name} {value}: unknown choice" if name.startswith("-") else f"there is no {name} {value!r}"
         suggestion = did_you_mean(value, choices)
+        if os.path.exists(value) and "--data" in flags:
+            return f"{problem}; there are {', '.join(choices)}. For training images write --data {value} --out FOLDER"
         return f"{problem}{suggestion}{' There' if suggestion else '; there'} are {', '.join(choices)}"
     if match := re.search(r"Missing value for argument '(.*?)'", output):
         file = next((word for word in argv if word.startswith("-") and os.path.lexists(word)), None)
@@ -174,13 +183,6 @@ def _values_of(argv: Sequence[str], flag: str) -> Iterable[str]:
         if word.startswith("--"):
             return
         yield word
-
-
-def _suggest_flags(flag: str, flags: Sequence[str]) -> str:
-    """Return a hint with the flags of the same field name in any section, or else with the most similar flag."""
-    flag = flag.partition("=")[0].replace("_", "-")
-    same_field = [candidate for candidate in flags if candidate.rpartition(".")[2] == flag.lstrip("-")]
-    return f"; did you mean {' or '.join(same_field[:3])}?" if same_field else did_you_mean(flag, flags)
 
 
 def output_folder(out: Path) -> Path:

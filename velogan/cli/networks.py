@@ -17,7 +17,6 @@ class Import(Flags):
     """Flags of `velogan import`.
 
     velogan import checkpoints/horse2zebra runs/zebras
-
     velogan import horse2zebra.pth runs/zebras
     """
 
@@ -52,11 +51,8 @@ class Export(Flags):
     """Flags of `velogan export`.
 
     velogan export runs/zebras zebras.onnx --format onnx
-
     velogan export runs/zebras checkpoints/zebras --format reference
-
     velogan export runs/zebras out/hub --format hub --license mit
-
     velogan export runs/zebras site --format web
     """
 
@@ -76,13 +72,12 @@ class Export(Flags):
             help="onnx: ONNX (extra `onnx`); torch: a torch.export program; both accept any batch size, heights and "
             "widths that are multiples of a number, 4 for most networks, see the card; reference: weights that the "
             "reference implementation loads; hub: a folder for the Hugging Face Hub; web: a static web site that "
-            "translates in the visitor's browser (extra `onnx`).",
-            metavar="onnx|torch|reference|hub|web",
+            "translates in the visitor's browser (extra `onnx`)."
         ),
     ]
     direction: Annotated[
         Literal["a2b", "b2a"] | None,
-        tyro.conf.arg(help="Export only this direction. Default: a2b for a file, all for a folder.", metavar="a2b|b2a"),
+        tyro.conf.arg(help="Export only this direction. Default: a2b for a file, all for a folder."),
     ] = None
     weights: Weights = None
     checkpoint: Checkpoint = None
@@ -103,7 +98,7 @@ class Export(Flags):
     ] = None
     opset: Annotated[
         int | None,
-        tyro.conf.arg(help="For onnx: opset version. Default: the exporter's.", metavar="NUMBER"),
+        tyro.conf.arg(help="For onnx: opset version. Default: the exporter's."),
     ] = None
     onnxruntime: Annotated[
         Path | None,

@@ -38,12 +38,12 @@ class RunCommand(PresetFlags):
     ] = None
     minutes: Annotated[
         float | None,
-        tyro.conf.arg(help="Run length in minutes, excluding data preparation.", metavar="NUMBER"),
+        tyro.conf.arg(help="Run length in minutes, excluding data preparation."),
     ] = None
-    images: Annotated[int | None, tyro.conf.arg(help="Run length in images per domain.", metavar="NUMBER")] = None
+    images: Annotated[int | None, tyro.conf.arg(help="Run length in images per domain.")] = None
     epochs: Annotated[
         float | None,
-        tyro.conf.arg(help="Run length in epochs of the larger domain.", metavar="NUMBER"),
+        tyro.conf.arg(help="Run length in epochs of the larger domain."),
     ] = None
     dry_run: Annotated[
         bool, tyro.conf.arg(help="Print the settings and the estimated time and memory without training.")

@@ -36,7 +36,6 @@ class Search(RunCommand):
     Run the same command again to resume. The result is RUN/genotype.json, for `velogan train --genotype`.
 
     velogan search --data horse2zebra --out searches/zebras
-
     velogan search --count
     """
 
@@ -74,15 +73,13 @@ class Search(RunCommand):
         int | None,
         tyro.conf.arg(
             help="Number of cells of a generator, including one encoding and one decoding cell. Default: two more than "
-            "the preset has blocks.",
-            metavar="N",
+            "the preset has blocks."
         ),
     ] = None
     space: Annotated[
         Literal["code", "paper"],
         tyro.conf.arg(
-            help="Search space of the CycleGANAS authors' code, which has found better networks here, or of the paper.",
-            metavar="code|paper",
+            help="Search space of the CycleGANAS authors' code, which has found better networks here, or of the paper."
         ),
     ] = "code"
 

@@ -30,7 +30,7 @@ class Serve(Flags):
         tyro.conf.Positional[Path],
         tyro.conf.arg(metavar="RUN|FILE", help="A run folder, a .safetensors or .pth file, or hf://OWNER/NAME."),
     ]
-    port: Annotated[int, tyro.conf.arg(help="Port to listen on; 0 selects a free one.", metavar="NUMBER")] = 8000
+    port: Annotated[int, tyro.conf.arg(help="Port to listen on; 0 selects a free one.")] = 8000
     host: Annotated[
         str,
         tyro.conf.arg(
@@ -46,13 +46,11 @@ class Serve(Flags):
             metavar="TEXT",
         ),
     ] = None
-    max_mb: Annotated[float, tyro.conf.arg(help="Maximum request size in MB (2^20 bytes).", metavar="NUMBER")] = 32
-    max_megapixels: Annotated[
-        float, tyro.conf.arg(help="Maximum picture size in millions of pixels.", metavar="NUMBER")
-    ] = 16
+    max_mb: Annotated[float, tyro.conf.arg(help="Maximum request size in MB (2^20 bytes).")] = 32
+    max_megapixels: Annotated[float, tyro.conf.arg(help="Maximum picture size in millions of pixels.")] = 16
     seconds: Annotated[
         float,
-        tyro.conf.arg(help="Maximum duration of a request in seconds, including upload and waiting.", metavar="NUMBER"),
+        tyro.conf.arg(help="Maximum duration of a request in seconds, including upload and waiting."),
     ] = 300
     waiting: Annotated[
         int,
@@ -65,7 +63,7 @@ class Serve(Flags):
         tyro.conf.arg(help="Tile size in pixels, as for `velogan translate`; 0: no tiles.", metavar="PIXELS"),
     ] = None
     fp32: Annotated[bool, tyro.conf.arg(help=FP32)] = False
-    device: Annotated[str, tyro.conf.arg(help=DEVICE)] = "auto"
+    device: Annotated[str, DEVICE] = "auto"
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:

@@ -29,19 +29,14 @@ class Translate(Flags):
     """Flags of `velogan translate`.
 
     velogan translate runs/zebras photos translated
-
     velogan translate apples2oranges apple.png orange.png
-
     velogan translate runs/zebras zebra.jpg horse.jpg --direction b2a
-
     velogan translate runs/zebras photos translated --uncertainty
-
     velogan translate runs/zebras film.mp4 zebras.mp4 --smooth 0.8
-
     velogan translate runs/zebras photos translated --masks masks
-
-    velogan translate runs/zebras photos translated --workers 8
     """
+
+    HELP_FLAGS = "model input output direction checkpoint overwrite format tile smooth uncertainty masks device workers json"
 
     model: Annotated[
         tyro.conf.Positional[Path],
@@ -62,15 +57,13 @@ class Translate(Flags):
         tyro.conf.Positional[Path],
         tyro.conf.arg(
             metavar="OUTPUT",
-            help="The file or folder to write. For a single input, a path with a file extension (such as .png) is a "
-            "file; anything else, including out.v2, is a folder.",
+            help="The file or folder to write. For a single input, out.png is a file; out or out.v2 is a folder.",
         ),
     ]
     direction: Annotated[
         Literal["a2b", "b2a"] | None,
         tyro.conf.arg(
-            help="Translate from domain A to B or from B to A. Default: a2b, or the direction of a weights file.",
-            metavar="a2b|b2a",
+            help="Translate from domain A to B or from B to A. Default: a2b, or the direction of a weights file."
         ),
     ] = None
     weights: Weights = None
@@ -78,15 +71,13 @@ class Translate(Flags):
     overwrite: Annotated[bool, tyro.conf.arg(help="Replace existing files instead of skipping them.")] = False
     format: Annotated[
         Literal["png", "jpg", "webp", "bmp", "tiff", "npy"] | None,
-        tyro.conf.arg(
-            help="File format of the results. Default: that of each input.", metavar="png|jpg|webp|bmp|tiff|npy"
-        ),
+        tyro.conf.arg(help="File format of the results. Default: that of each input."),
     ] = None
     tile: Annotated[
         int | None,
         tyro.conf.arg(
-            help="Height and width in pixels of the tiles into which large images are cut; 0: no tiles. Default: 768 "
-            "for images of more than two million pixels. Use less if memory runs out.",
+            help="Height and width of the tiles into which large images are cut; 0: no tiles. Default: 768 above two "
+            "million pixels. Use less if memory runs out.",
             metavar="PIXELS",
         ),
     ] = None
@@ -107,31 +98,29 @@ class Translate(Flags):
     masks: Annotated[
         Path | None,
         tyro.conf.arg(
-            help="Folder with a mask for each picture, of the same name, or the mask of one picture. Black pixels keep "
-            "the input, white ones take the translation, grey ones blend both. Write PNG: JPEG changes all pixels.",
+            help="Folder with masks named like the pictures, or the mask of one picture: black keeps the input, white "
+            "takes the translation, grey blends both. Write PNG, because JPEG changes all pixels.",
             metavar="DIR|FILE",
         ),
     ] = None
     masks_keep: Annotated[
         Literal["outside", "inside"],
-        tyro.conf.arg(help="Where masks keep the input: outside (black) or inside (white).", metavar="outside|inside"),
+        tyro.conf.arg(help="Where masks keep the input: outside (black) or inside (white)."),
     ] = "outside"
     pages: Annotated[
         Literal["channels", "slices"] | None,
         tyro.conf.arg(
             help="Meaning of several pages of a TIFF: channels of one image, or slices that are translated one by one. "
-            "Default: as in training, or what the file declares.",
-            metavar="channels|slices",
+            "Default: as in training, or what the file declares."
         ),
     ] = None
     fp32: Annotated[bool, tyro.conf.arg(help=FP32)] = False
-    device: Annotated[str, tyro.conf.arg(help=DEVICE)] = "auto"
+    device: Annotated[str, DEVICE] = "auto"
     workers: Annotated[
         int | None,
         tyro.conf.arg(
             help="Number of Ray processes that translate the pictures of a folder (extra `scale`). Default: no Ray, "
-            "one process.",
-            metavar="N",
+            "one process."
         ),
     ] = None
     address: Annotated[

@@ -1,0 +1,87 @@
+"""Explain unknown flags, without the imports of a command, which take seconds."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+
+REFERENCE_FLAGS = (
+    " dataroot name checkpoints_dir suffix gpu_ids model input_nc output_nc ngf ndf netG netD n_layers_D norm "
+    "init_type init_gain no_dropout dataset_mode direction serial_batches num_threads batch_size load_size crop_size "
+    "max_dataset_size preprocess no_flip display_winsize epoch load_iter which_epoch verbose use_wandb "
+    "wandb_project_name n_epochs n_epochs_decay niter niter_decay lr beta1 lr_policy lr_decay_iters gan_mode lambda_A "
+    "lambda_B lambda_identity lambda_L1 pool_size continue_train epoch_count phase save_latest_freq save_epoch_freq "
+    "save_by_iter print_freq display_freq update_html_freq display_ncols display_id display_server display_env "
+    "display_port no_html results_dir num_test how_many ntest aspect_ratio eval "
+)
+"""The flags of the reference implementation, which docs/migration.md lists."""
+
+HINTS = {
+    "dataroot": "--data",
+    "epochs": "--images or --minutes",
+    "gpu": "--device cuda",
+    "gpus": "--device cuda",
+    "gpu_ids": "--device cuda",
+    "name": "--out",
+    "preset": "the name of the preset, without a flag, as the first word",
+}
+"""What to use instead of flags that other programs have."""
+
+CONFIG_FIELDS = {
+    "method": "kind gan smoothing pool_size edges source_as_fake_fraction augment augment_probability adversarial_a "
+    "adversarial_b cycle_a cycle_b identity direction contrast stage start reconstruction scale "
+    "adversarial deviation_target deviation_source scheme hidden",
+    "train": "length accumulate seed ema_images ema_rampup process_timeout log_every sample_every samples "
+    "checkpoint_every exchange_every start patience keep logger",
+    "data": "path preprocess crop_size load_size channels_a channels_b range_a range_b window context_slices "
+    "pages flip flip_vertical rotate90 serial_batches batch_size validation group masks_a masks_b "
+    "masks_keep labels_a labels_b cache_dir workers render_count render_test",
+    "generator": "network blocks channels norm dropout decoder antialias padding output operations space init",
+    "discriminator": "network features feature_size layers channels norm antialias operations space init",
+    "optimizer": "kind lr beta1 beta2 epsilon momentum weight_decay clip_norm rules",
+    "schedule": "kind hold gamma every warmup",
+    "engine": "mode device precision kernels checkpoint_activations compile threads",
+}
+"""The fields of a configuration by section."""
+
+_CONFIG_COMMANDS = ("train", "search", "sweep", "profile")
+_SHORT_FLAGS = (
+    "address cells config count data device discriminator_b dry_run epochs generator_b genotype help help_all hidden "
+    "image_size images inner json match_size method metric minutes modules out parallel search seed seeds size "
+    "sizes_only space start steps stop_early trials vary"
+)
+
+
+def check_config_flags(argv: Sequence[str]) -> None:
+    """Raise ValueError if a command that has the flags of a configuration gets a flag that no such command has."""
+    if argv[0] in _CONFIG_COMMANDS:
+        names = [f"{section}.{field}" for section, fields in CONFIG_FIELDS.items() for field in fields.split()]
+        check_flags(argv, [f"--{name.replace('_', '-')}" for name in [*_SHORT_FLAGS.split(), *names]])
+
+
+def check_flags(argv: Sequence[str], known: Sequence[str]) -> None:
+    """Raise ValueError if a flag is not `known`."""
+    for word in argv:
+        flag = word.partition("=")[0].replace("_", "-").replace(".inner.", ".")
+        if flag.startswith("--") and re.sub(r"(--|\.)no-", r"\1", flag) not in known:  # --no-json, --data.no-flip
+            raise ValueError(explain_unknown_flag(word, known))
+
+
+def explain_unknown_flag(flag: str, flags: Iterable[str]) -> str:
+    """Return one sentence on a flag that is not among `flags`, with what may have been meant."""
+    name = re.sub("^-+|=.*", "", flag).replace("-", "_")
+    by_name: dict[str, list[str]] = {}
+    for known in flags:
+        full_name = known.lstrip("-").replace("-", "_")
+        for key in {full_name, full_name.rpartition(".")[2]}:
+            by_name.setdefault(key, []).append(known)
+    hint = HINTS.get(name, "")
+    if hint and (not hint.startswith("-") or hint.split()[0].lstrip("-") in by_name):
+        suggestion = f"; use {hint}"
+    else:
+        near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.65)
+        suggestion = f"; did you mean {' or '.join(by_name[near[0]][:3])}?" if near else ""
+    if f" {name} " in REFERENCE_FLAGS:
+        suggestion += "; docs/migration.md has the reference implementation's flags"
+    return f"{flag}: unknown {'flag' if flag.startswith('-') else 'argument'}{suggestion}"
