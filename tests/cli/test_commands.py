@@ -11,7 +11,8 @@ import torch
 
 from velogan.cli import COMMANDS, main
 from velogan.cli.train import Train, configure_train
-from velogan.config import Config, read_config, write_yaml
+from velogan.cli.unknown_flags import CONFIG_FIELDS, check_config_flags
+from velogan.config import Config, field_names, read_config, write_yaml
 from velogan.measure import probe
 from velogan.networks.pretrained import find_lite
 from velogan.recipes import RECIPES
@@ -153,12 +154,28 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
         ("train --data d --out r --train.length soon", "is not a duration"),
         ("train --data d --out r --optimizer.rules X:foo=1", "optimizer.rules: 'X:foo=1': there is no foo"),
         ("train --data d --method onepair --optimizer.rules G_A:lr=1 --dry-run", "no trained network (E, R, T_A, D_A)"),
-        ("train contrast --data d --out r --generator.blocks 0", "generator.blocks=0 leaves method=contrast no block"),
+        ("train contrast --data d --out r --generator.blocks 0", "generator.blocks=0 has no features"),
         ("train fats --data d --out r", "there is no preset 'fats'; did you mean fast? There are auto, cyclegan"),
         ("train --out r fast --data d", "fast: a preset comes before all flags: velogan train fast"),
         ("train --data d --out {tmp}/file/r", "--out {tmp}/file/r: nothing can be written to {tmp}/file (Not a direc"),
         ("train --help optimiser", "--help optimiser: unknown section; did you mean optimizer?"),
         ("train --config {tmp}/none.yaml --out r", "there is no such file"),
+        ("train --gpu", "--gpu: unknown flag; use --device cuda"),
+        ("train --preset fast", "use the name of the preset, without a flag, as the first word"),
+        ("train --lr 3", "did you mean --optimizer.lr?; docs/migration.md has the reference implementation's flags"),
+        ("train --lambda_A=3", "--lambda_A=3: unknown flag; docs/migration.md"),
+        ("train --frobnicate", "--frobnicate: unknown flag"),
+        ("train {tmp} --out r", "For training images write --data {tmp} --out FOLDER"),
+        ("train fast --config run.yaml --data d", "fast and --config run.yaml contradict each other: give one"),
+        ("train --data d --seed -1", "--seed=-1: input should be"),
+        ("train cyclegan --data {tmp}/d --out {tmp}/d/trainA/r --dry-run", "lies in {tmp}/d/trainA"),
+        ("train cyclegan --data {tmp}/d --start nowhere --dry-run", "nowhere does not exist"),
+        ("sweep demo --data {tmp}/d --images 1 --out {tmp}/d/trainA/r --dry-run", "lies in {tmp}/d/trainA"),
+        ("sweep --epochs 3", "--epochs: unknown flag; use --images or --minutes"),
+        ("sweep plan.yaml --seeds 3", "--seeds cannot be combined with plan.yaml: set it in that file"),
+        ("translate photos run out", "photos is not a run, but run is: write translate RUN INPUT OUTPUT"),
+        ("translate --overwite run photos out", "did you mean --overwrite?"),
+        ("evaluate run --gpu 0", "--gpu: unknown flag; use --device cuda"),
         ("trian --data d", "there is no command 'trian'; did you mean train?"),
         ("data rendr", "did you mean data render?"),
         ("translate {tmp} in", "missing: OUTPUT The file or folder to write"),
@@ -173,10 +190,13 @@ def test_bad_input_is_one_readable_message(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     (tmp_path / "-file").touch()
+    (tmp_path / "d" / "trainA").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").touch()
     said = _refused(capsys, *argv.format(tmp=tmp_path).split())
     assert named.format(tmp=tmp_path) in said
     assert said.count("velogan: ") <= 1
-    assert {path.name for path in tmp_path.iterdir()} <= {"file", "-file"}, "something was written"
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "-file", "d", "run"}, "something was written"
 
 
 @pytest.mark.parametrize(
@@ -206,32 +226,50 @@ def test_help_of_every_command(words: tuple[str, ...], capsys: pytest.CaptureFix
     assert "--json" in said or not words
     assert "Flags of" not in said
     if words:  # each example stands on a line of its own
-        examples = [line.strip() for line in COMMANDS[words].description().splitlines() if "velogan " in line]
+        examples = [line for line in COMMANDS[words].description().splitlines() if line.startswith("velogan ")]
         assert [line for line in map(str.strip, said.splitlines()) if line in examples] == examples
 
 
-def _help(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
+def _help(capsys: pytest.CaptureFixture[str], argv: str) -> list[str]:
     with pytest.raises(SystemExit):
-        main([*argv])
-    return capsys.readouterr().out.replace("│", " ").splitlines()
+        main(argv.split())
+    return capsys.readouterr().out.splitlines()
 
 
-def test_help_of_train_is_one_screen_and_leads_to_the_rest(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_help_is_one_screen_and_leads_to_the_rest(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "100")
-    first = _help(capsys, "train", "--help")
-    assert len(first) < 45
-    assert not any("--generator.channels" in line for line in first)
-    words = _help(capsys, "train", "adam-each-decay", "--help", "schedule")
-    schedule = " ".join(" ".join(words).split())
-    assert "--schedule.kind" in schedule
-    assert "(default: exponential)" in schedule
+    for argv in ("train --help", "translate --help", "help train"):
+        lines = _help(capsys, argv)
+        assert len(lines) < 46
+        assert max(map(len, lines)) <= 100
+        assert any("--help-all" in line for line in lines)
+    assert lines[0] == "usage: velogan train [FLAGS] [PRESET]"
+    assert any("--genotype FILE" in line for line in lines)
+    assert not any("--generator.channels" in line for line in lines)
+    schedule = " ".join(" ".join(_help(capsys, "train adam-each-decay --help schedule")).split())
+    assert "--schedule.kind linear|step|cosine|exponential|constant" in schedule
+    assert "Default: exponential." in schedule
     assert "--optimizer.lr" not in schedule
-    everything = " ".join(" ".join(_help(capsys, "train", "--help-all")).split())
-    assert "--generator.channels INT" in everything
+    everything = " ".join(" ".join(_help(capsys, "train --help-all")).split())
+    assert "--generator.channels NUMBER" in everything
     assert "Number of residual blocks of a resnet" in everything
-    assert "--start" in everything
+    assert "--match-size" in everything
+
+
+def test_a_mistyped_flag_is_reported_before_slow_imports():
+    code = (
+        "import sys; from velogan.cli import main; main(['train', '--imagesize', '3']); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (
+        "False\n",
+        "velogan: --imagesize: unknown flag; did you mean --image-size?\n",
+    )
+    listed = [f"{section}.{field}" for section, fields in CONFIG_FIELDS.items() for field in fields.split()]
+    assert {*listed} == {name.replace(".inner.", ".") for name in field_names(Config) if "." in name}
+    for words in COMMANDS:
+        if words[0] in ("train", "search", "sweep", "profile"):
+            check_config_flags([*words, *COMMANDS[words].load().flags()])
 
 
 @pytest.mark.parametrize("before", ["train --data", "translate", "data check", "evaluate run --data"])

@@ -119,17 +119,6 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytes
     assert f"{tmp_path / 'out' / 'a.png'} cannot be written" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["--dataroot", "--continue_train", "--gpu_ids", "--lambda_A", "--n_epochs=3"])
-def test_flags_of_the_reference_lead_to_their_table(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", flag, "0"]) == 2
-    assert "docs/migration.md" in capsys.readouterr().err
-
-
-def test_flags_of_nobody_do_not(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--frobnicate"]) == 2
-    assert "migration" not in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("flag", "value"), [("--count", "0"), ("--test-count", "-1"), ("--image-size", "0")])
 def test_rendering_nothing_is_refused(
     flag: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -137,9 +126,3 @@ def test_rendering_nothing_is_refused(
     few = ["--count", "1", "--test-count", "0", "--image-size", "16"]
     assert main(["data", "render", "apples2oranges", str(tmp_path / "set"), *few, flag, value]) == 2
     assert f"{flag} {value}: give at least" in capsys.readouterr().err
-
-
-def test_a_preset_and_a_file_contradict_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["train", "fast", "--config", "run.yaml", "--data", "apples2oranges", "--out", str(tmp_path / "run")]
-    assert main(asked) == 2
-    assert "fast and --config run.yaml contradict each other: give one" in capsys.readouterr().err

@@ -179,4 +179,4 @@ def test_the_command_reports_feature_networks_that_are_not_installed(
     assert main(["evaluate", a, "--against", b, "--features", "none"]) == 0
     assert "pip install" not in capsys.readouterr().err
     assert main(["evaluate", a, "--against", b, "--device", "abacus"]) == 2
-    assert "engine.device=abacus: not available" in capsys.readouterr().err
+    assert "--device=abacus: not available" in capsys.readouterr().err

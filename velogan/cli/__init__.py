@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from velogan.cli.commands import COMMANDS
-from velogan.cli.unknown_flags import check_config_flags
+from velogan.cli.unknown_flags import check_config_flags, name_as_typed
 from velogan.engine.processes import EndOfRun, ReportedByAnotherRank, is_distributed, is_main_process, local_rank
 from velogan.files import __version__, check_writable
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.code
     except ValueError as error:
         if local_rank() == 0:
-            _print_error(error)
+            _print_error(error, argv)
         return 2
     except BrokenPipeError:  # the reader of a pipe has closed it, as in `velogan ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _print_error(error: Exception) -> None:
+def _print_error(error: Exception, argv: Sequence[str] = ()) -> None:
     from pydantic import ValidationError
 
     from velogan.observe.progress import printable
@@ -81,6 +81,7 @@ def _print_error(error: Exception) -> None:
         from velogan.config import explain
 
         text = explain(error, source="the flags")
+    text = name_as_typed(text, argv)
     print("velogan: " + "\n".join(map(printable, text.split("\n"))), file=sys.stderr)
 
 

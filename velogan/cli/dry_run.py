@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velogan.config import Config, check_rules_match, differences, fit_to_data
+from velogan.engine.device import device_for
 from velogan.engine.duration import parse_length
 from velogan.engine.processes import is_main_process
 from velogan.files import duration, pluralize
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
     from velogan.data.sets.sources import DomainSource
 
 
-def dry_run(config: Config, *, defaults: Config, quiet: bool) -> dict[str, Any]:
-    """List the pictures, time a few steps, and return a description of the run that `config` would start.
+def dry_run(config: Config, out: Path | None, *, defaults: Config, quiet: bool) -> dict[str, Any]:
+    """List the pictures, time a few steps, and return a description of the run that `config` would start in `out`.
 
     Keys: `pictures` by domain, `preparation` in words, `networks` (parameters by role), `images` (per domain, None if
     unknown), `estimate` (`seconds` of training, `memory_mb`, `gpu_memory_mb`; None if a step cannot be timed) and
@@ -27,11 +29,19 @@ def dry_run(config: Config, *, defaults: Config, quiet: bool) -> dict[str, Any]:
     from velogan.data.sets.sources import find_sources
     from velogan.methods.fit import parameters_of
     from velogan.observe.progress import Display
+    from velogan.training.engine_settings import resolve_engine
     from velogan.training.record import format_decisions
+    from velogan.training.run_folder import initial_weights_path, open_run
+    from velogan.training.weights import find_initial_weights
 
-    check_rules_match(config)
     if not is_main_process():
         return {}
+    if out is not None:
+        config, _ = open_run(out, config)
+    if initial := initial_weights_path(out, config) if out else config.train.start:
+        find_initial_weights(Path(initial))
+    check_rules_match(config)
+    device_for(config.engine)
     with Display(quiet=quiet) as display:
         sources = find_sources(config.data, progress=display.task("looking for pictures"))
         sides = (sources.a, sources.b)
@@ -39,6 +49,7 @@ def dry_run(config: Config, *, defaults: Config, quiet: bool) -> dict[str, Any]:
         length = parse_length(config.train.length, images_per_epoch=max(len(side.train.names) for side in sides))
         channels = [probe_channels(side, config.data) for side in sides]
         real, decisions = fit_to_data(config, channels, [config.data.crop] if config.data.crop else [])
+        resolve_engine(real)  # raises ValueError if settings exclude each other
         if config.data.labels_a or config.data.labels_b:
             display.print_line(f"label maps are not read for a dry run: the estimate assumes {DEFAULT_CLASSES} classes")
         for line in ["timing a few steps", *format_decisions(decisions)]:

@@ -13,6 +13,10 @@ import tyro
 from velogan.cli.flags import DEVICE, FP32, Flags, Json, Outcome
 from velogan.files import check_writable
 
+NO_VERDICT = (
+    "No verdict: no score differs from that of the unchanged input by more than its interval. Score more images."
+)
+
 
 @dataclass(kw_only=True)
 class Evaluate(Flags):
@@ -118,7 +122,8 @@ class Evaluate(Flags):
         console = Console(stderr=self.json)
         protocol = result["protocol"]
         warning = [f"warning: {protocol['judge']}"] if protocol.get("judge") else []
-        for line in [*verdict(result["scores"], domain_names(protocol)), *warning]:
+        lines = verdict(result["scores"], domain_names(protocol)) or ([] if self.against else [NO_VERDICT])
+        for line in [*lines, *warning]:
             console.print(printable(line), markup=False, highlight=False)
         console.print(render_table(result))
         if self.against is None and not {"unsaved", "unwritten"} & result.keys():

@@ -12,7 +12,8 @@ import tyro
 from pydantic import BaseModel, ValidationError
 
 from velogan.cli.flags import DEVICE, Argument, Flags, Json, requests_help, show_help
-from velogan.config import SIZES, Config, Size, explain, read_config
+from velogan.cli.unknown_flags import SHORT_FLAGS
+from velogan.config import SIZES, Config, Size, explain, field_names, read_config
 from velogan.files import did_you_mean, parse_yaml
 from velogan.recipes import DEFAULT, DEMOS, RECIPES
 from velogan.search.method import METHODS
@@ -104,16 +105,23 @@ class ConfigFlags(Flags):
         return [argument for argument in _field_arguments(base) if argument[0].startswith(f"{section}.")]
 
     @classmethod
+    def flags(cls) -> list[str]:
+        """Return all flags, including those of the fields of all methods."""
+        fields = [f"--{name.replace('_', '-')}" for name in field_names(Config)]
+        return list(dict.fromkeys([*super().flags(), *fields]))
+
+    @classmethod
     def parse(cls, argv: Sequence[str], *, prog: str, description: str) -> Self:
         """Parse the flags. Raises ValueError if a flag or the value of a field is wrong."""
-        for short, long in _ALIASES.items():
+        for short, field in SHORT_FLAGS.items():
+            long = f"--{field.replace('_', '-')}"
             if value_of(argv, short) is not None and value_of(argv, long) is not None:
                 raise ValueError(f"{short} and {long} set the same field: give one of the two")
         base = cls.base_config(argv)
         if requests_help(argv):
             description += (
-                f"\n\nEvery field of the configuration is also a flag, such as --data.preprocess crop. {prog} --help "
-                f"SECTION shows those of {', '.join(Config.model_fields)}; --help-all shows all flags."
+                "\n\nEvery field of the configuration is also a flag, such as --data.preprocess crop: --help SECTION "
+                f"shows those of {', '.join(Config.model_fields)}; --help-all shows all flags."
             )
             show_help(cls.arguments(argv), prog=prog, description=description)
         default: Any = {"fields": base}  # all other fields of subclasses have defaults
@@ -160,15 +168,6 @@ class PresetFlags(ConfigFlags):
             raise ValueError(f"{command.preset}: a preset comes before all flags: {prog} {command.preset} ...")
         command.preset = cls.resolve_preset(argv)
         return command
-
-
-_ALIASES = {
-    "--data": "--data.path",
-    "--seed": "--train.seed",
-    "--image-size": "--data.crop-size",
-    "--device": "--engine.device",
-}
-"""Short flags, and the flag of the field that each sets."""
 
 
 def find_preset(argv: Sequence[str]) -> str:

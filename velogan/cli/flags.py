@@ -61,7 +61,7 @@ class Flags(ABC):
     def parse(cls, argv: Sequence[str], *, prog: str, description: str) -> Self:
         """Return the command with the values of its flags. Raises ValueError, with one sentence, if they are wrong."""
         if requests_help(argv):
-            note = f"\n\n{prog} --help-all shows all flags." if cls.HELP_FLAGS else ""
+            note = f"\n\nAll flags: {prog} --help-all." if cls.HELP_FLAGS else ""
             show_help(cls.arguments(argv), prog=prog, description=description + note)
         return cls.parse_with_tyro(argv, prog=prog, description=description)
 
@@ -126,10 +126,11 @@ def show_help(arguments: Iterable[Argument], *, prog: str, description: str) -> 
 
 
 class _WrapEachLine(argparse.HelpFormatter):
-    """Wraps each line of the description by itself, so that examples stay on lines of their own."""
+    """Wraps each line of the description by itself, except examples of commands."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n".join(textwrap.fill(line, width) for line in text.splitlines())
+        lines = text.splitlines()
+        return "\n".join(line if line.startswith("velogan ") else textwrap.fill(line, width) for line in lines)
 
 
 def _metavar(name: str, kind: Any) -> str:

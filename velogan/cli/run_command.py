@@ -50,7 +50,7 @@ class RunCommand(PresetFlags):
     ] = False
 
     def output_paths(self) -> list[tuple[str, Path]]:
-        return [("--out", self.out)] if self.out is not None and not self.dry_run else []
+        return [("--out", self.out)] if self.out is not None else []
 
 
 def length_fields(command: RunCommand) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def run_training(command: RunCommand, config: Config, argv: list[str], *, addres
 
 
 def print_sizes(
-    generators: Mapping[Direction, GeneratorConfig], spec: Spec, *, side: int = 256
+    generators: Mapping[Direction, GeneratorConfig], spec: Spec, *, side: int
 ) -> dict[Direction, NetworkSize]:
     """Print a table of the generators' sizes and return the sizes by direction; `side` in pixels is the input's."""
     from velogan.networks.sizes import network_size, size_table

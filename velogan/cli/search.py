@@ -98,7 +98,7 @@ class Search(RunCommand):
             return _count_architectures(self), 0
         config = configure_search(self)
         if self.dry_run:
-            return dry_run(config, defaults=self.base_config([]), quiet=self.json), 0
+            return dry_run(config, self.out, defaults=self.base_config([]), quiet=self.json), 0
         result = run_training(self, config, argv)
         return _describe_result(result) if is_main_process() else {}, 0
 

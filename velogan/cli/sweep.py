@@ -88,7 +88,7 @@ class Sweep(ConfigFlags):
         return build_base_config(argv, _first_preset(argv))
 
     def output_paths(self) -> list[tuple[str, Path]]:
-        return [("--out", self.out)] if self.out is not None and not self.dry_run else []
+        return [("--out", self.out)] if self.out is not None else []
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.sweep.sweep import StatusLog, check_plan, sweep

@@ -114,7 +114,7 @@ class Train(RunCommand):
         if self.preset == RECOMMENDED and is_main_process():
             print(_describe_recommended(config), file=sys.stderr)
         if self.dry_run:
-            return dry_run(config, defaults=Config().change(method=config.method.kind), quiet=self.json), 0
+            return dry_run(config, self.out, defaults=Config().change(method=config.method.kind), quiet=self.json), 0
         return dataclasses.asdict(run_training(self, config, argv, address=self.address)), 0
 
 
@@ -170,5 +170,9 @@ def _apply_genotype(command: Train, config: Config) -> Config:
     with_genotype = config.with_genotype(genotype, hidden=command.hidden, match=command.match_size)
     config = config.match_size_of(with_genotype) if command.sizes_only else with_genotype
     spec = config.spec
-    print_sizes({direction: spec.generators[direction] for direction in config.method.directions}, spec)
+    print_sizes(
+        {direction: spec.generators[direction] for direction in config.method.directions},
+        spec,
+        side=config.data.crop_size,
+    )
     return config

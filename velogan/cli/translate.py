@@ -36,7 +36,7 @@ class Translate(Flags):
     velogan translate runs/zebras photos translated --masks masks
     """
 
-    HELP_FLAGS = "model input output direction checkpoint overwrite format tile smooth uncertainty masks device workers json"
+    HELP_FLAGS = "model input output direction checkpoint overwrite format tile smooth uncertainty masks workers json"
 
     model: Annotated[
         tyro.conf.Positional[Path],
@@ -253,6 +253,8 @@ def _load_translator(command: Translate) -> Translator:
     from velogan.interchange.hub import resolve_model_path
     from velogan.translate.model import load_translator
 
+    if not (command.model / "config.yaml").exists() and (command.input / "config.yaml").exists():
+        raise ValueError(f"{command.model} is not a run, but {command.input} is: write translate RUN INPUT OUTPUT")
     return load_translator(
         resolve_model_path(command.model),
         direction=command.direction,

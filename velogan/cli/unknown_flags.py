@@ -28,6 +28,14 @@ HINTS = {
 }
 """What to use instead of flags that other programs have."""
 
+SHORT_FLAGS = {
+    "--data": "data.path",
+    "--seed": "train.seed",
+    "--image-size": "data.crop_size",
+    "--device": "engine.device",
+}
+"""Short flags, and the field of the configuration that each sets."""
+
 CONFIG_FIELDS = {
     "method": "kind gan smoothing pool_size edges source_as_fake_fraction augment augment_probability adversarial_a "
     "adversarial_b cycle_a cycle_b identity direction contrast stage start reconstruction scale "
@@ -46,18 +54,27 @@ CONFIG_FIELDS = {
 """The fields of a configuration by section."""
 
 _CONFIG_COMMANDS = ("train", "search", "sweep", "profile")
-_SHORT_FLAGS = (
+_OTHER_FLAGS = (
     "address cells config count data device discriminator_b dry_run epochs generator_b genotype help help_all hidden "
     "image_size images inner json match_size method metric minutes modules out parallel search seed seeds size "
     "sizes_only space start steps stop_early trials vary"
 )
 
 
+def name_as_typed(text: str, argv: Sequence[str]) -> str:
+    """Return a message with the short flags in `argv` instead of the fields that they set."""
+    typed = [word.partition("=")[0].replace("_", "-") for word in argv]
+    for flag, field in SHORT_FLAGS.items():
+        if flag in typed and f"--{field.replace('_', '-')}" not in typed:
+            text = re.sub(rf"(--)?{re.escape(field)}\b", flag, text)
+    return text
+
+
 def check_config_flags(argv: Sequence[str]) -> None:
     """Raise ValueError if a command that has the flags of a configuration gets a flag that no such command has."""
     if argv[0] in _CONFIG_COMMANDS:
         names = [f"{section}.{field}" for section, fields in CONFIG_FIELDS.items() for field in fields.split()]
-        check_flags(argv, [f"--{name.replace('_', '-')}" for name in [*_SHORT_FLAGS.split(), *names]])
+        check_flags(argv, [f"--{name.replace('_', '-')}" for name in [*_OTHER_FLAGS.split(), *names]])
 
 
 def check_flags(argv: Sequence[str], known: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ from velogan.files import pluralize
 from velogan.metrics.pixel import psnr, ssim
 from velogan.metrics.registry import (
     Features,
+    class_name,
     class_shares,
     describe,
     image_means,
@@ -89,6 +90,7 @@ def compare(
                 "better": None if is_share(name) else "lower" if lower_is_better(name) else "higher",
                 "description": describe(name, source="pictures", target=Path(against).name, classes=classes or {})
                 + ".",
+                **({"class": class_name(name, classes or {})} if is_share(name) else {}),
                 "direction": None,
                 "split": None,
                 "weights": None,

@@ -29,6 +29,7 @@ from velogan.metrics.labels import intersection_over_union
 from velogan.metrics.registry import (
     Features,
     MetricValue,
+    class_name,
     class_shares,
     describe,
     image_means,
@@ -140,7 +141,7 @@ class Scorer:
                 "better": "higher" if higher else "lower",
                 "split": source.split,
                 "description": self._description(name, source, target, references),
-            } | self._scores_by_label(name, source, fakes)
+            } | self._special_keys(name, source, fakes)
 
     def score_reconstruction(self, autoencoder: Translator, source: DomainImages) -> Iterator[dict[str, Any]]:
         """Yield the entries of `scores` for the reconstructions of the inputs by an autoencoder."""
@@ -172,9 +173,11 @@ class Scorer:
         outputs = source.images.map(translate, self.task(phase))
         return ImageSet([image.numpy() for image in outputs], replace(pixel_format, channels=outputs[0].shape[-1]))
 
-    def _scores_by_label(self, name: str, source: DomainImages, fakes: ImageSet) -> dict[str, Any]:
-        """Return the agreement of each label, if `name` is the mean over labels; else an empty dict."""
+    def _special_keys(self, name: str, source: DomainImages, fakes: ImageSet) -> dict[str, Any]:
+        """Return the class of a share, or the agreement of each label if `name` is their mean; else an empty dict."""
         labels = source.ground_truth.labels
+        if is_share(name):
+            return {"class": class_name(name, self.classes)}
         if name != "label_iou" or labels is None:
             return {}
         confusion = per_image.label_confusions(source, fakes, labels).sum(dim=0)

@@ -142,6 +142,11 @@ def is_share(name: str) -> bool:
     return _SHARE in name
 
 
+def class_name(name: str, classes: Mapping[str, int]) -> str:
+    """Return the class of the share called `name`, from the indices of `classes` by name."""
+    return next(class_name for class_name, index in classes.items() if index == int(name.partition(_SHARE)[2]))
+
+
 def compare_to_truth(fake: Tensor, truth: Tensor, inputs: Tensor | None, mask: Tensor | None) -> dict[str, Tensor]:
     """Compute PSNR in dB and SSIM of translations against their true translations, `(B,)` by name.
 
@@ -222,5 +227,4 @@ def describe(name: str, *, source: str, target: str, classes: Mapping[str, int])
     network = NETWORKS.get(network, network)
     if not is_share(name):
         return _FEATURE_DISTANCES[suffix].format(source=source, target=target, network=network)
-    class_name = next(class_name for class_name, index in classes.items() if index == int(suffix))
-    return f"Share of translated {source} that {network} classifies as {class_name} (class {suffix})"
+    return f"Share of translated {source} that {network} classifies as {class_name(name, classes)} (class {suffix})"

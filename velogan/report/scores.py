@@ -83,7 +83,7 @@ def display_name(score: Mapping[str, Any]) -> str:
     """Return the name of a score as people read it."""
     name = str(score.get("name", "score"))
     if share := re.fullmatch(r"(\w+)_share_class_(\d+)", name):
-        return f"Class {share[2]} ({share[1]})"
+        return f"{score.get('class') or f'Class {share[2]}'} ({share[1]})"
     if distance := re.fullmatch(r"(\w+_)?(fid|kid)", name):
         return f"{(distance[1] or '').replace('_', '-')}{distance[2].upper()}"
     return LABELS.get(name) or name.removesuffix("_db").replace("_", " ")

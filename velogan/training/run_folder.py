@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from velogan.config import Config, differences, parse_config, read_config
 from velogan.data.sets.sources import check_output_outside_data
@@ -77,10 +78,19 @@ def _merge(config: Config, saved: Config, path: Path) -> Config:
     refused = {name: values for name, values in changed.items() if name not in {*FIELDS_CHANGEABLE_ON_RESUME, *moved}}
     if refused:
         listed = "; ".join(f"{name} is {new!r} here and {old!r} there" for name, (new, old) in refused.items())
-        raise ValueError(f"--out {path} holds a run with another configuration ({listed}): name a new folder")
+        flags = ", ".join(_format_flag(name, old) for name, (_, old) in refused.items())
+        raise ValueError(
+            f"--out {path} holds a run with another configuration ({listed}): to resume it, set {flags}; "
+            "or name a new folder"
+        )
     tree = saved.model_dump()
     for name, (value, _) in changed.items():
         section, _, field = name.rpartition(".")
         tree[section][field] = value
     tree["engine"] = config.engine.model_dump()  # resolved settings are kept, unless this requests others
     return parse_config(tree)
+
+
+def _format_flag(name: str, value: Any) -> str:
+    text = " ".join(map(str, value)) if isinstance(value, tuple) else value
+    return f"{'no ' if value is None else ''}--{name.replace('_', '-')}{'' if value is None else f' {text}'}"
