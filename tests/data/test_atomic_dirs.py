@@ -14,61 +14,58 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_folder_appears_whole(tmp_path: Path) -> None:
-    with locked_temp_dir(tmp_path / "new") as fresh:
-        (fresh / "file").write_text("content")
-        assert not (tmp_path / "new" / "made").exists()
-        move_into_place(fresh, tmp_path / "new" / "made", is_valid=lambda: False)
-    assert _names(tmp_path / "new") == ["made"]
-    assert _names(tmp_path / "new" / "made") == ["file"]
+def test_a_folder_appears_complete_or_not_at_all(tmp_path: Path) -> None:
+    with locked_temp_dir(tmp_path / "new") as folder:
+        (folder / "file").write_text("content")
+        assert not (tmp_path / "new/entry").exists()
+        move_into_place(folder, tmp_path / "new/entry", is_valid=lambda: False)
+    assert _names(tmp_path / "new") == ["entry"]
+    assert _names(tmp_path / "new/entry") == ["file"]
+    with pytest.raises(FileNotFoundError), locked_temp_dir(tmp_path / "other") as folder:
+        (folder / "file").rename(tmp_path / "other/entry")
+    assert _names(tmp_path / "other") == []
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o1777])
-def test_who_may_write_to_a_cache_may_write_to_its_parts(mode: int, tmp_path: Path) -> None:
+def test_a_part_of_a_cache_has_its_permissions(mode: int, tmp_path: Path) -> None:
     tmp_path.chmod(mode)
     assert cache_subdir(tmp_path, "prepared") == tmp_path / "prepared"
     assert stat.S_IMODE((tmp_path / "prepared").stat().st_mode) == mode
     (tmp_path / "prepared").chmod(0o755)
-    assert stat.S_IMODE(cache_subdir(tmp_path, "prepared").stat().st_mode) == 0o755  # what is there stays as it is
+    assert stat.S_IMODE(cache_subdir(tmp_path, "prepared").stat().st_mode) == 0o755  # an existing folder is unchanged
 
 
-def test_or_not_at_all(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), locked_temp_dir(tmp_path) as fresh:
-        (fresh / "file").rename(tmp_path / "made")
-    assert _names(tmp_path) == []
+@pytest.mark.parametrize("is_valid", [True, False])
+def test_a_valid_folder_is_not_replaced(is_valid: bool, tmp_path: Path) -> None:
+    (tmp_path / "entry").mkdir()
+    (tmp_path / "entry/file").write_text("old")
+    with locked_temp_dir(tmp_path) as folder:
+        (folder / "file").write_text("new")
+        move_into_place(folder, tmp_path / "entry", is_valid=lambda: is_valid)
+    assert (tmp_path / "entry/file").read_text() == ("old" if is_valid else "new")
+    assert _names(tmp_path) == ["entry"]
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_what_is_there_stays_where_it_is_whole(whole: bool, tmp_path: Path) -> None:
-    (tmp_path / "made").mkdir()
-    (tmp_path / "made" / "file").write_text("old")
-    with locked_temp_dir(tmp_path) as fresh:
-        (fresh / "file").write_text("new")
-        move_into_place(fresh, tmp_path / "made", is_valid=lambda: whole)
-    assert (tmp_path / "made" / "file").read_text() == ("old" if whole else "new")
-    assert _names(tmp_path) == ["made"]
-
-
-def test_builders_at_work_are_left_alone_and_what_dead_ones_left_is_removed(tmp_path: Path) -> None:
+def test_removes_abandoned_folders_and_leaves_those_in_use(tmp_path: Path) -> None:
     (tmp_path / ".building-dead").mkdir()
-    (tmp_path / ".building-dead" / ".lock").touch()
+    (tmp_path / ".building-dead/.lock").touch()
     (tmp_path / ".building-foreign").mkdir()
     with locked_temp_dir(tmp_path) as first, locked_temp_dir(tmp_path) as second:
         assert _names(tmp_path) == sorted([".building-foreign", first.name, second.name])
 
 
-def test_a_folder_taken_for_abandoned_before_it_was_locked_is_made_again(
+def test_a_folder_removed_before_it_was_locked_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock, removed = fcntl.flock, []
 
-    def late(file, how: int) -> None:
+    def late(file, operation: int) -> None:
         if not removed:
             removed.extend(tmp_path.iterdir())
             shutil.rmtree(removed[0])
-        lock(file, how)
+        lock(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with locked_temp_dir(tmp_path) as fresh:
-        assert fresh.is_dir()
-        assert fresh != removed[0]
+    with locked_temp_dir(tmp_path) as folder:
+        assert folder.is_dir()
+        assert folder != removed[0]

@@ -55,32 +55,22 @@ CRAFTED: dict[str, bytes] = {
     "length beyond the file": _file({}, length=99_000_000),
     "no JSON": _file(b"this is not JSON "),
     "deep JSON": _file(b"[" * 100_000),
-    "deep metadata": _file({"__metadata__": {"velogan": "[" * 100_000}}),
     "not UTF-8": _file(b"\xff" * 64),
-    "no metadata": _file({"w": _tensor()}, data=bytes(8)),
     "description is a list": _file({"__metadata__": {"velogan": "[1, 2]"}}),
-    "description is no JSON": _file({"__metadata__": {"velogan": "{"}}),
-    "another format": _described(format="other"),
     "negative offsets": _holding(offsets=(-8, 0)),
-    "offsets beyond the file": _holding(offsets=(0, 2**40)),
     "huge shape": _holding(shape=(2**40, 2**40)),
-    "shape of text": _holding(shape="ab"),
     "unknown type": _holding(dtype="OBJECT"),
-    "another type": _holding(dtype="I64", shape=(1,)),
     "no tensors": _described(),
     "tensors of other names": _file({"__metadata__": _network(), "exec": _tensor()}, data=bytes(8)),
     "role is a list": _described(role=["G_A"]),
     "a discriminator": _described(role="D_A"),
     "no config": _file({"__metadata__": {"velogan": '{"format": "velogan-network", "role": "G_A"}'}}),
-    "config is text": _described(config="resnet"),
     "unknown field": _described(config={"network": "resnet", "exec": "rm"}),
     "unknown network": _described(config={"network": "os.system"}),
     "huge channels": _described(config={"channels": HUGE}),
     "many channels": _described(config={"channels": 20_000, "blocks": 40}),
     "huge blocks": _described(config={"channels": 2, "blocks": HUGE}),
-    "many blocks": _described(config={"channels": 2, "blocks": 50_000}),
     "huge input": _described(config={"channels": 2}, in_channels=HUGE),
-    "channels of text": _described(config={"channels": "x" * 9999}),
     "input of objects": _described(input={"channels": 3, "dtype": "object", "range": None}),
     "input without a range": _described(input={"channels": 3, "dtype": "uint8", "range": [1]}),
     "a pickle": b"\x80\x04cos\nsystem\n(S'touch pwned'\ntR.",
@@ -88,7 +78,7 @@ CRAFTED: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", CRAFTED)
-def test_crafted_weights(tmp_path: Path, name: str) -> None:
+def test_rejects_crafted_weights(tmp_path: Path, name: str) -> None:
     file = tmp_path / "G_A.safetensors"
     file.write_bytes(CRAFTED[name])
     with pytest.raises(ValueError, match=r"G_A\.safetensors") as caught:
@@ -97,7 +87,7 @@ def test_crafted_weights(tmp_path: Path, name: str) -> None:
     assert len(str(caught.value)) < 1500
 
 
-def test_memory_and_exit_code(tmp_path: Path) -> None:
+def test_rejects_crafted_weights_in_little_memory(tmp_path: Path) -> None:
     """All of them in one process that may not have more than two gigabytes at any time."""
     for index, content in enumerate(CRAFTED.values()):
         (tmp_path / f"{index}.safetensors").write_bytes(content)
@@ -117,7 +107,7 @@ def test_memory_and_exit_code(tmp_path: Path) -> None:
     assert all(line.startswith("velogan: ") for line in done.stderr.splitlines() if ".safetensors" in line)
 
 
-def test_no_weights_file(tmp_path: Path) -> None:
+def test_rejects_what_is_not_a_regular_file(tmp_path: Path) -> None:
     (tmp_path / "folder.safetensors").mkdir()
     (tmp_path / "nothing.safetensors").symlink_to("there is nothing")
     (tmp_path / "itself.safetensors").symlink_to("itself.safetensors")
@@ -135,19 +125,15 @@ def _newest(run: Path) -> Path:
 
 FILES: dict[str, object] = {
     "a list": [1, 2],
-    "text": "G_A.safetensors",
     "none": {},
-    "a sum that is no text": {"G_A.safetensors": 3},
     "the folder above": {"../../config.yaml": "0" * 64},
     "a device": {"/dev/zero": "0" * 64},
     "a zero byte": {"a\0b": "0" * 64},
-    "a long name": {"x" * 5000: "0" * 64},
 }
 MANIFESTS: dict[str, bytes] = {
     name: json.dumps({"images": 80, "files": files}).encode() for name, files in FILES.items()
 }
 MANIFESTS |= {
-    "a number": b"3",
     "no files": b'{"images": 80}',
     "deep": b"[" * 100_000,
     "empty": b"",
@@ -156,7 +142,7 @@ MANIFESTS |= {
 
 
 @pytest.mark.parametrize("name", [*MANIFESTS, "another file with its right sum"])
-def test_a_hostile_manifest_makes_its_checkpoint_a_damaged_one(run: Path, name: str) -> None:
+def test_a_hostile_manifest_marks_its_checkpoint_as_damaged(run: Path, name: str) -> None:
     outside = {"../../config.yaml": hashlib.sha256((run / "config.yaml").read_bytes()).hexdigest()}
     content = MANIFESTS.get(name, json.dumps({"images": 80, "files": outside}).encode())
     (_newest(run) / "manifest.json").write_bytes(content)
@@ -164,7 +150,7 @@ def test_a_hostile_manifest_makes_its_checkpoint_a_damaged_one(run: Path, name: 
     assert find_checkpoint(run).name == "000000040"
 
 
-def test_a_weights_file_that_is_a_link_to_a_device(run: Path) -> None:
+def test_rejects_weights_that_are_a_link_to_a_device(run: Path) -> None:
     file = _newest(run) / "G_A.safetensors"
     file.unlink()
     file.symlink_to("/dev/zero")
@@ -175,7 +161,7 @@ NAMES = ("../../../../etc", "..", "/etc", "", ".", "000000040/../../..", "a\0b",
 
 
 @pytest.mark.parametrize("best", [*({"checkpoint": name} for name in NAMES), "000000040", None, "deep"], ids=ascii)
-def test_a_best_checkpoint_is_one_of_the_run(run: Path, best: object) -> None:
+def test_rejects_a_best_checkpoint_outside_of_the_run(run: Path, best: object) -> None:
     (run / "checkpoints" / "best.json").write_text("[" * 100_000 if best == "deep" else json.dumps(best))
     assert read_best(run) is None
     with pytest.raises(ValueError, match="no best checkpoint"):
@@ -189,20 +175,11 @@ def _deep(depth: int) -> str:
     return '{"list": [' * depth + '{"value": 1}' + "]}" * depth
 
 
-TREES = (
-    "[]",
-    "{}",
-    "{",
-    '{"tensor": "missing"}',
-    '{"tensor": ["00000"]}',
-    '{"dict": [[1, 2, 3]]}',
-    '{"list": {"a": 1}}',
-)
-TREES += ('{"exec": "os.system"}', '{"value": 1, "list": []}', _deep(800), _deep(100_000), None)
+TREES = ("[]", "{", '{"tensor": "missing"}', '{"dict": [[1, 2, 3]]}', '{"exec": "os.system"}', _deep(100_000), None)
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: ascii(tree)[:30])
-def test_a_hostile_state(run: Path, tree: str | None) -> None:
+def test_rejects_a_hostile_state(run: Path, tree: str | None) -> None:
     header = {"__metadata__": {} if tree is None else {"tree": tree}, "00000": _tensor()}
     (_newest(run) / "state.safetensors").write_bytes(_file(header, data=bytes(8)))
     with pytest.raises(ValueError, match=r"state\.safetensors"):
@@ -212,7 +189,7 @@ def test_a_hostile_state(run: Path, tree: str | None) -> None:
 @pytest.mark.parametrize(
     "clock", [b"3", b"null", b"{", b"\xff", b"", b"[" * 100_000], ids=lambda clock: ascii(clock)[:9]
 )
-def test_a_hostile_clock(run: Path, clock: bytes) -> None:
+def test_rejects_a_hostile_clock(run: Path, clock: bytes) -> None:
     (_newest(run) / "clock.json").write_bytes(clock)
     with pytest.raises(ValueError, match=r"clock\.json"):
         load_state(_newest(run))
@@ -242,7 +219,7 @@ def _sign(folder: Path) -> None:
     file.write_text(json.dumps(manifest))
 
 
-def test_continuing_a_hostile_checkpoint(
+def test_rejects_resuming_from_a_hostile_checkpoint(
     trained: tuple[Path, list[str]], capfd: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
     run, command = trained
@@ -273,18 +250,7 @@ def test_continuing_a_hostile_checkpoint(
         assert (folder / name).read_bytes() == content  # nothing was removed or replaced
 
 
-def test_absurd_sizes_in_a_run_are_refused_before_they_are_allocated(
-    trained: tuple[Path, list[str]], capfd: pytest.CaptureFixture[str]
-) -> None:
-    run, _ = trained
-    text = (run / "config.yaml").read_text()
-    assert "  channels: 4\n" in text
-    (run / "config.yaml").write_text(text.replace("  channels: 4\n", f"  channels: {HUGE}\n"))
-    assert main(["train", "--config", str(run), "--out", str(run / "again")]) == 2
-    assert "channels" in capfd.readouterr().err
-
-
-def test_one_that_is_right_loads(run: Path) -> None:
+def test_a_valid_run_loads(run: Path) -> None:
     translator = load_translator(run)
     assert translator(torch.zeros(1, 3, 16, 16)).shape == (1, 3, 16, 16)
     assert load_weights(_newest(run) / "G_A.safetensors")[0]["role"] == "G_A"

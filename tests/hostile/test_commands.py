@@ -16,7 +16,7 @@ from .conftest import Corpus, Done, make_run
 Velogan = Callable[..., Done]
 
 
-def _hold(corpus: Corpus, *, refused: Mapping[str, str], read: set[str]) -> None:
+def _check_outcome(corpus: Corpus, *, refused: Mapping[str, str], read: set[str]) -> None:
     """Hold what a command says of the corpus against what is known of it."""
     assert set(refused) | read == set(corpus.expected)
     assert not set(refused) & read
@@ -32,7 +32,7 @@ def _reasons(found: list[dict[str, str]]) -> dict[str, str]:
     return {one["name"]: one["reason"] for one in found}
 
 
-def _shows_no_control_characters(done: Done) -> None:
+def _has_no_control_characters(done: Done) -> None:
     text = done.err + "".join(done.out.splitlines(keepends=True)[:-1])
     assert "new\nline" not in text
     assert all(character.isprintable() or character == "\n" for character in text), ascii(text)
@@ -50,17 +50,17 @@ def test_the_files_that_others_are_made_from_are_whole(makers: dict[str, Any], t
         assert min(read_picture(tmp_path / name).pixels.shape[:2]) >= 20, name
 
 
-def test_check(corpus: Corpus, good: Path, velogan: Velogan) -> None:
+def test_check_names_hostile_files(corpus: Corpus, good: Path, velogan: Velogan) -> None:
     done = velogan("data", "check", corpus.folder, good, "--json")
     assert done.code == 0
     (folder,) = [one for one in done.json["folders"].values() if one["directory"] == str(corpus.folder)]
     refused = _reasons(folder["unreadable"])
     assert folder["pictures"] + len(refused) == len(corpus.expected)
-    _hold(corpus, refused=refused, read=set(corpus.expected) - set(refused))
-    _shows_no_control_characters(done)
+    _check_outcome(corpus, refused=refused, read=set(corpus.expected) - set(refused))
+    _has_no_control_characters(done)
 
 
-def test_train(corpus: Corpus, good: Path, velogan: Velogan, tmp_path: Path) -> None:
+def test_training_skips_hostile_files(corpus: Corpus, good: Path, velogan: Velogan, tmp_path: Path) -> None:
     flags = """--images 2 --image-size 32 --json --train.samples 1 --train.logger none --discriminator.channels 4
         --generator.channels 4 --generator.blocks 1 --data.channels-a 3 --data.channels-b 3
         --data.range-a 0 255 --data.range-b 0 255 --data.validation 4 --engine.threads 1 --engine.precision fp32
@@ -78,25 +78,25 @@ def test_train(corpus: Corpus, good: Path, velogan: Velogan, tmp_path: Path) -> 
         if not set(index["names"]) <= set(os.listdir(good)):
             refused |= dict(index["skipped"])
             read |= set(index["names"])
-    _hold(corpus, refused=refused, read=read)
-    _shows_no_control_characters(done)
+    _check_outcome(corpus, refused=refused, read=read)
+    _has_no_control_characters(done)
 
 
-def test_translate(corpus: Corpus, velogan: Velogan, run: Path, tmp_path: Path) -> None:
+def test_translation_names_hostile_files(corpus: Corpus, velogan: Velogan, run: Path, tmp_path: Path) -> None:
     done = velogan("translate", run, corpus.folder, tmp_path / "made", "--device", "cpu", "--json")
     assert done.code == 1
     names = {name if name.isprintable() else ascii(name)[1:-1]: name for name in corpus.expected}
     refused = {names[one["name"]]: one["reason"] for one in done.json["failed"]}
     assert done.json["translated"] + len(refused) == len(corpus.expected)
-    _hold(corpus, refused=refused, read=set(corpus.expected) - set(refused))
+    _check_outcome(corpus, refused=refused, read=set(corpus.expected) - set(refused))
     made = set(list_images(tmp_path / "made"))
     assert corpus.named("good") <= made
     assert len(made) == done.json["translated"]
     assert not [name for name in os.listdir(tmp_path / "made") if name.startswith(".")]
-    _shows_no_control_characters(done)
+    _has_no_control_characters(done)
 
 
-def test_evaluate(corpus: Corpus, good: Path, velogan: Velogan, tmp_path: Path) -> None:
+def test_evaluation_names_hostile_files(corpus: Corpus, good: Path, velogan: Velogan, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     for name, folder in {"trainA": good, "trainB": good, "testA": corpus.folder, "testB": good}.items():
@@ -106,19 +106,19 @@ def test_evaluate(corpus: Corpus, good: Path, velogan: Velogan, tmp_path: Path) 
     told = done.json["protocol"]["data"]["a"]
     refused = _reasons(told["unreadable"])
     assert told["images"] + len(refused) == len(corpus.expected)
-    _hold(corpus, refused=refused, read=set(corpus.expected) - set(refused))
-    _shows_no_control_characters(done)
+    _check_outcome(corpus, refused=refused, read=set(corpus.expected) - set(refused))
+    _has_no_control_characters(done)
 
 
-def test_evaluate_against(corpus: Corpus, good: Path, velogan: Velogan) -> None:
+def test_comparison_names_hostile_files(corpus: Corpus, good: Path, velogan: Velogan) -> None:
     done = velogan("evaluate", corpus.folder, "--against", good, "--json")
     assert done.code == 0, done.err
     refused = {
         os.path.relpath(one["name"], corpus.folder): one["reason"] for one in done.json["protocol"]["skipped"]
     }  # fmt: skip
     assert done.json["protocol"]["images"]["folder"] + len(refused) == len(corpus.expected)
-    _hold(corpus, refused=refused, read=set(corpus.expected) - set(refused))
-    _shows_no_control_characters(done)
+    _check_outcome(corpus, refused=refused, read=set(corpus.expected) - set(refused))
+    _has_no_control_characters(done)
 
 
 def test_few_large_pictures_are_in_flight(makers: dict[str, Any], good: Path, velogan: Velogan, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ VALID |= {
 }
 
 
-def _reads_or_refuses(data: bytes) -> None:
+def _reads_or_rejects(data: bytes) -> None:
     reason, picture = "", None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -52,8 +52,8 @@ FUZZ = settings(
 
 @FUZZ
 @given(name=st.sampled_from(sorted(VALID)), seed=st.integers(0, 2**32))
-def test_changed_headers(name: str, seed: int) -> None:
-    _reads_or_refuses(MAKERS["fuzz"](VALID[name], random.Random(seed)))
+def test_reads_or_rejects_changed_headers(name: str, seed: int) -> None:
+    _reads_or_rejects(MAKERS["fuzz"](VALID[name], random.Random(seed)))
 
 
 @FUZZ
@@ -64,20 +64,20 @@ def test_changed_headers(name: str, seed: int) -> None:
     start=st.floats(0, 1),
     put=st.binary(max_size=12),
 )
-def test_files_cut_and_joined(name: str, other: str, cut: float, start: float, put: bytes) -> None:
+def test_reads_or_rejects_cut_and_joined_files(name: str, other: str, cut: float, start: float, put: bytes) -> None:
     first, second = VALID[name], VALID[other]
-    _reads_or_refuses(first[: int(cut * len(first))] + put + second[int(start * len(second)) :])
+    _reads_or_rejects(first[: int(cut * len(first))] + put + second[int(start * len(second)) :])
 
 
 @FUZZ
 @given(kind=st.sampled_from([data[:12] for data in VALID.values()]), rest=st.binary(max_size=300))
-def test_a_right_beginning_and_then_anything(kind: bytes, rest: bytes) -> None:
-    _reads_or_refuses(kind + rest)
+def test_reads_or_rejects_anything_after_a_valid_start(kind: bytes, rest: bytes) -> None:
+    _reads_or_rejects(kind + rest)
 
 
 @pytest.mark.parametrize("shape", [(60_000, 1), (1, 60_000), (3, 3), (1, 1)])
 @pytest.mark.parametrize("mode", ["resize_and_crop", "crop", "scale_width", "scale_width_and_crop", "none"])
-def test_pictures_of_odd_shapes_are_prepared_or_refused(shape: tuple[int, int], mode: str) -> None:
+def test_prepares_or_rejects_odd_shapes(shape: tuple[int, int], mode: str) -> None:
     config = DataConfig.model_validate({"preprocess": mode, "crop_size": 32})
     picture = np.zeros((*shape, 3), np.uint8)
     if shape[0] > 1000 and mode.startswith("scale_width"):  # 36 pixels wide, it would be two million high

@@ -100,19 +100,19 @@ def _everywhere(value: Any) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: ascii(value)[:20])
-def test_any_value_anywhere(tmp_path: Path, usual: list[str], value: object) -> None:
+def test_shows_any_value_in_any_field(tmp_path: Path, usual: list[str], value: object) -> None:
     page = _page(_run(tmp_path / "run", **_everywhere(value)))
     assert _active(page) == usual
 
 
-def test_markup_is_shown_and_not_run(tmp_path: Path) -> None:
+def test_markup_is_escaped(tmp_path: Path) -> None:
     text = write_report([_run(tmp_path / "run", **_everywhere(MARKUP))]).read_text(encoding="utf-8")
     assert "&lt;script&gt;alert" in text
     assert "<script>alert" not in text
     assert "<img src=x" not in text
 
 
-def test_a_folder_called_like_markup(tmp_path: Path, usual: list[str]) -> None:
+def test_a_folder_name_with_markup_is_escaped(tmp_path: Path, usual: list[str]) -> None:
     assert _active(_page(_run(tmp_path / "<script>alert(1)" / "<img src=x onerror=alert(1)>"))) == usual
     many = write_report([_run(tmp_path / "<b>one"), _run(tmp_path / "two")]).read_text(encoding="utf-8")
     assert "<b>one" not in many
@@ -123,18 +123,18 @@ def test_a_folder_called_like_markup(tmp_path: Path, usual: list[str]) -> None:
     [b"", b"\xff\xfe" * 99, b"[" * 100_000, b"null", b"3", b"[[]]", b"{"],
     ids=lambda content: ascii(content)[:20],
 )
-def test_files_that_hold_something_else(tmp_path: Path, content: bytes) -> None:
+def test_ignores_files_with_other_content(tmp_path: Path, content: bytes) -> None:
     names = ("run.json", "config.yaml", "stats.jsonl", "scores.json", "checkpoints/best.json", "samples/index.json")
     _page(_run(tmp_path / "run", **dict.fromkeys(names, content)))
 
 
 @pytest.mark.timeout(30)
-def test_a_configuration_of_aliases(tmp_path: Path) -> None:
+def test_aliases_in_a_configuration_are_not_expanded(tmp_path: Path) -> None:
     laughs = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40))
     _page(_run(tmp_path / "run", **{"config.yaml": laughs}))
 
 
-def test_sample_files(tmp_path: Path, makers: dict[str, Any]) -> None:
+def test_ignores_damaged_sample_images(tmp_path: Path, makers: dict[str, Any]) -> None:
     """Grids that are cut, empty, of another kind, or bombs; and layouts that do not fit them."""
     run = _run(
         tmp_path / "run", **{"samples/index.json": {"a2b": {"columns": ["input", "translated"] * 99, "rows": "x"}}}

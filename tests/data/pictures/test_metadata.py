@@ -16,50 +16,41 @@ from velogan.data.pictures.images import decode, encode
 from velogan.data.pictures.metadata import parse_exif
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
-MAKE, GPS = 0x010F, 0x8825
+MAKE, ORIENTATION, GPS = 0x010F, 0x0112, 0x8825
 
 
-def _file(form: str, **how: Any) -> bytes:
+def _file(form: str, **settings: Any) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(PIXELS).save(file, form, **how)
+    Image.fromarray(PIXELS).save(file, form, **settings)
     return file.getvalue()
 
 
-def _exif(*, orientation: int) -> bytes:
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".tiff"])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_exif_and_resolution_are_kept_and_the_orientation_is_applied(form: str, suffix: str) -> None:
     exif = Image.Exif()
-    exif[MAKE], exif[0x0112] = "a maker", orientation
+    exif[MAKE], exif[ORIENTATION] = "a maker", 6
     exif.get_ifd(GPS)[1] = "N"
-    return exif.tobytes()
+    exif = {} if form == "TIFF" else {"exif": exif.tobytes()}
+    dpi = {} if form == "WEBP" else {"dpi": (300, 150)}
+    picture = decode(_file(form, **dpi, **exif))
+    assert picture.pixels.shape == ((6, 8, 3) if form == "TIFF" else (8, 6, 3))
+    assert decode(encode(suffix, picture)).pixels.shape == picture.pixels.shape
+    with Image.open(io.BytesIO(encode(suffix, picture))) as written:
+        if exif and suffix != ".tiff":
+            tags = written.getexif()
+            assert (tags[MAKE], tags[ORIENTATION], tags.get_ifd(GPS)[1]) == ("a maker", 1, "N")
+        if dpi and suffix != ".webp":
+            expected = (300, 150) if form == "TIFF" else (150, 300)
+            assert written.info["dpi"] == pytest.approx(expected, abs=0.02)
 
 
-@pytest.mark.parametrize("into", [".jpg", ".png", ".webp"])
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
-def test_exif_is_kept_but_for_the_orientation_which_is_applied(form: str, into: str) -> None:
-    picture = decode(_file(form, exif=_exif(orientation=6)))
-    assert picture.pixels.shape == (8, 6, 3)
-    with Image.open(io.BytesIO(encode(into, picture))) as written:
-        exif = written.getexif()
-        assert (exif[MAKE], exif[0x0112], exif.get_ifd(GPS)[1]) == ("a maker", 1, "N")
-        assert written.size == (6, 8)
-    assert decode(encode(into, picture)).pixels.shape == (8, 6, 3)
-
-
-@pytest.mark.parametrize("into", [".jpg", ".png", ".tiff"])
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF"])
-def test_resolution_is_kept_and_turned_with_the_picture(form: str, into: str) -> None:
-    how = {} if form == "TIFF" else {"exif": _exif(orientation=6)}
-    picture = decode(_file(form, dpi=(300, 150), **how))
-    with Image.open(io.BytesIO(encode(into, picture))) as written:
-        assert written.info["dpi"] == pytest.approx((300, 150) if form == "TIFF" else (150, 300), abs=0.02)
-
-
-def test_a_resolution_that_exif_alone_tells_is_kept() -> None:
+def test_a_resolution_in_exif_alone_is_kept() -> None:
     exif = Image.Exif()
     exif[0x011A], exif[0x011B], exif[0x0128] = 300.0, 150.0, 2
-    data = _file("JPEG", exif=exif.tobytes())
-    without = data.replace(b"JFIF\0", b"XXXX\0")
-    assert decode(without).metadata.dpi == (300, 150)
-    with Image.open(io.BytesIO(encode(".tiff", decode(without)))) as written:
+    picture = decode(_file("JPEG", exif=exif.tobytes()).replace(b"JFIF\0", b"XXXX\0"))
+    assert picture.metadata.dpi == (300, 150)
+    with Image.open(io.BytesIO(encode(".tiff", picture))) as written:
         assert written.info["dpi"] == (300, 150)
 
 
@@ -68,20 +59,20 @@ def test_tiff_keeps_a_resolution_that_has_a_unit(unit: int, inches: float | None
     file = io.BytesIO()
     tifffile.imwrite(file, PIXELS, resolution=((10001, 3), (20000, 7)), resolutionunit=unit, metadata=None)
     picture = decode(file.getvalue())
-    wanted = inches and pytest.approx((10001 / 3 * inches, 20000 / 7 * inches))
-    assert picture.metadata.dpi == wanted
-    assert decode(encode(".tiff", picture)).metadata.dpi == wanted
+    expected = inches and pytest.approx((10001 / 3 * inches, 20000 / 7 * inches))
+    assert picture.metadata.dpi == expected
+    assert decode(encode(".tiff", picture)).metadata.dpi == expected
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_the_thumbnail_is_blanked_since_it_shows_the_original(order: str) -> None:
+def test_the_thumbnail_is_removed_since_it_shows_the_original(order: str) -> None:
     def number(value: int, size: int) -> bytes:
         return value.to_bytes(size, "little" if order == "<" else "big")
 
     def entry(tag: int, value: int) -> bytes:
         return number(tag, 2) + number(4, 2) + number(1, 4) + number(value, 4)
 
-    upright = number(0x0112, 2) + number(3, 2) + number(1, 4) + number(8, 2) + b"\0\0"
+    upright = number(ORIENTATION, 2) + number(3, 2) + number(1, 4) + number(8, 2) + b"\0\0"
     start = (b"II*\0" if order == "<" else b"MM\0*") + number(8, 4)
     exif = start + number(1, 2) + upright + number(26, 4)
     exif += number(2, 2) + entry(0x0201, 56) + entry(0x0202, 9) + number(0, 4) + b"THUMBNAIL" + b"maker"

@@ -44,7 +44,7 @@ def test_only_the_object_differs_from_the_truth(pictures: dict[str, list[Rendere
         assert 0.1 < inside.mean() < 0.6
 
 
-def test_doing_nothing_scores_low_but_not_absurdly(pictures: dict[str, list[Rendered]]) -> None:
+def test_the_unchanged_input_scores_low(pictures: dict[str, list[Rendered]]) -> None:
     for side in "AB":
         scores = [decibels(p.image[p.mask > 0], p.truth[p.mask > 0]) for p in pictures[side]]
         assert 11 < np.mean(scores) < 14.5
@@ -52,7 +52,7 @@ def test_doing_nothing_scores_low_but_not_absurdly(pictures: dict[str, list[Rend
         assert max(scores) < 17
 
 
-def test_oranges_are_orange_and_much_alike(pictures: dict[str, list[Rendered]]) -> None:
+def test_oranges_are_orange_and_similar(pictures: dict[str, list[Rendered]]) -> None:
     means = np.array([p.image[p.mask > 0].mean(axis=0) for p in pictures["B"]])
     assert (means[:, 0] > means[:, 1] + 30).all()
     assert (means[:, 1] > means[:, 2] + 40).all()
@@ -66,38 +66,30 @@ def test_backgrounds_come_from_one_distribution(pictures: dict[str, list[Rendere
     assert (np.abs(means["A"].mean(axis=0) - means["B"].mean(axis=0)) < 3.5 * error).all()
 
 
-def test_folder_holds_the_pictures_and_their_answers(tmp_path: Path) -> None:
+def test_a_folder_holds_pictures_truth_and_masks(tmp_path: Path) -> None:
     steps: list[tuple[int, int]] = []
-    made = render_folder(
+    folder = render_folder(
         tmp_path / "set",
-        count=3,
+        count=64,  # so many that several processes render them
         test_count=2,
-        image_size=24,
+        image_size=8,
         test_size=16,
         seed=1,
-        progress=lambda *s: steps.append(s),
+        progress=lambda *step: steps.append(step),
     )
-    assert steps == [(done, 10) for done in range(1, 11)]
-    assert [len(list((made / f).iterdir())) for f in ("trainA", "trainB", "testA", "truthB")] == [3, 3, 2, 2]
-    assert read_picture(made / "trainB/orange-00002.png").pixels.shape == (24, 24, 3)
-    assert np.array_equal(
-        read_picture(made / "trainB/orange-00002.png").pixels, render("train", "B", 2, image_size=24, seed=1).image
-    )
-    wanted = render("test", "A", 1, image_size=16, seed=1)
-    assert np.array_equal(read_picture(made / "testA/apple-00001.png").pixels, wanted.image)
-    assert np.array_equal(read_picture(made / "truthA/apple-00001.png").pixels, wanted.truth)
-    assert np.array_equal(read_picture(made / "maskA/apple-00001.png").pixels[..., 0], wanted.mask)
+    assert steps == [(done, 132) for done in range(1, 133)]
+    assert [len(list((folder / part).iterdir())) for part in ("trainA", "trainB", "testA", "truthB")] == [64, 64, 2, 2]
+    for index in (0, 63):
+        expected = render("train", "B", index, image_size=8, seed=1).image
+        assert np.array_equal(read_picture(folder / f"trainB/orange-{index:05d}.png").pixels, expected)
+    expected = render("test", "A", 1, image_size=16, seed=1)
+    assert np.array_equal(read_picture(folder / "testA/apple-00001.png").pixels, expected.image)
+    assert np.array_equal(read_picture(folder / "truthA/apple-00001.png").pixels, expected.truth)
+    assert np.array_equal(read_picture(folder / "maskA/apple-00001.png").pixels[..., 0], expected.mask)
     assert [entry.name for entry in tmp_path.iterdir()] == ["set"]  # nothing temporary is left
 
 
-def test_processes_render_what_one_does(tmp_path: Path) -> None:
-    made = render_folder(tmp_path / "set", count=64, test_count=1, image_size=8, seed=0)
-    for index in (0, 63):
-        wanted = render("train", "A", index, image_size=8, seed=0).image
-        assert np.array_equal(read_picture(made / f"trainA/apple-{index:05d}.png").pixels, wanted)
-
-
-def test_folder_is_kept_replaced_or_refused(tmp_path: Path) -> None:
+def test_a_folder_is_reused_replaced_or_rejected(tmp_path: Path) -> None:
     directory = tmp_path / "set"
     render_folder(directory, count=1, test_count=1, image_size=16, seed=0)
     before = (directory / MARK).stat().st_mtime_ns
@@ -112,7 +104,7 @@ def test_folder_is_kept_replaced_or_refused(tmp_path: Path) -> None:
     assert (directory / "mine.txt").read_text() == "precious"
 
 
-def test_training_pictures_have_answers_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_renders_the_truth_of_training_pictures(tmp_path: Path) -> None:
     made = render_folder(tmp_path / "set", count=3, test_count=3, image_size=32, seed=4)
     found = render_truth(made, {"A": ["apple-00001.png"], "B": ["orange-00002.png", "mine.png"]}, into=tmp_path)
     assert found is not None

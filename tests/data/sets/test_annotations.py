@@ -51,24 +51,24 @@ def config(pictures: Path, **fields: Any) -> DataConfig:
     return DataConfig.model_validate({"path": (str(pictures),), "crop_size": 32, "load_size": 40} | fields | named)
 
 
-def read(asked: DataConfig) -> tuple[Data, list[str]]:
-    said: list[str] = []
-    return open_data(asked, task=lambda name: lambda done, total: None, print_line=said.append), said
+def read(settings: DataConfig) -> tuple[Data, list[str]]:
+    lines: list[str] = []
+    return open_data(settings, task=lambda name: lambda done, total: None, print_line=lines.append), lines
 
 
-def loader(data: Data, asked: DataConfig, *, device: str = "cpu") -> PairLoader:
-    return PairLoader(data.a, data.b, asked, seed=0, device=device, annotations=data.annotations)
+def loader(data: Data, settings: DataConfig, *, device: str = "cpu") -> PairLoader:
+    return PairLoader(data.a, data.b, settings, seed=0, device=device, annotations=data.annotations)
 
 
 @pytest.mark.parametrize("keep", ["outside", "inside"])
-def test_a_mask_is_cropped_and_flipped_with_its_picture(pictures: Path, keep: str) -> None:
-    asked = config(pictures, masks_a="maskA", masks_keep=keep, rotate90=True, flip_vertical=True, batch_size=2)
-    data, said = read(asked)
+def test_a_mask_is_cropped_and_flipped_with_its_image(pictures: Path, keep: str) -> None:
+    settings = config(pictures, masks_a="maskA", masks_keep=keep, rotate90=True, flip_vertical=True, batch_size=2)
+    data, lines = read(settings)
     colour = "black" if keep == "outside" else "white"
-    assert f"domain A: 4 masks: what is {colour} there stays as it is" in said
-    plain = PairLoader(data.a, data.b, asked, seed=0, device="cpu")
+    assert f"domain A: 4 masks: what is {colour} there stays as it is" in lines
+    plain = PairLoader(data.a, data.b, settings, seed=0, device="cpu")
     for position in range(0, 16, 2):
-        batch = loader(data, asked).batch(position)
+        batch = loader(data, settings).batch(position)
         assert batch.keys() == {"A", "B", "mask_a"}
         bright = batch["A"][:, :1] > 0.5
         torch.testing.assert_close(batch["mask_a"], (bright if keep == "outside" else ~bright).float())
@@ -78,13 +78,13 @@ def test_a_mask_is_cropped_and_flipped_with_its_picture(pictures: Path, keep: st
 @pytest.mark.parametrize(
     ("kind", "shown"), [("colours", "colours #000000 #14c8fa #fa141e"), ("numbers", "numbers 0 7 26")]
 )
-def test_classes_are_cropped_and_flipped_with_their_picture(pictures: Path, kind: str, shown: str) -> None:
-    asked = config(pictures, labels_a=f"{kind}A", rotate90=True, flip_vertical=True, batch_size=2)
-    data, said = read(asked)
-    assert said == [f"labels: 3 classes, {shown}; 0.0% of pixels have none"]
+def test_classes_are_cropped_and_flipped_with_their_image(pictures: Path, kind: str, shown: str) -> None:
+    settings = config(pictures, labels_a=f"{kind}A", rotate90=True, flip_vertical=True, batch_size=2)
+    data, lines = read(settings)
+    assert lines == [f"labels: 3 classes, {shown}; 0.0% of pixels have none"]
     order = torch.tensor([0, 2, 1]) if kind == "colours" else torch.arange(3)
     for position in range(0, 8, 2):
-        batch = loader(data, asked).batch(position)
+        batch = loader(data, settings).batch(position)
         classes = order[batch["label_a"]]
         torch.testing.assert_close(batch["A"][:, 0], torch.tensor(LEVELS)[classes] / 127.5 - 1)
 
@@ -93,14 +93,14 @@ def test_classes_are_cropped_and_flipped_with_their_picture(pictures: Path, kind
     ("field", "kind", "absent"),
     [("masks", "mask", 1), ("labels", "numbers", -1), ("labels", "colours", -1)],
 )
-def test_a_picture_without_an_annotation_is_counted(pictures: Path, field: str, kind: str, absent: int) -> None:
+def test_reports_pictures_without_an_annotation(pictures: Path, field: str, kind: str, absent: int) -> None:
     (pictures / f"{kind}A/2.png").unlink()
     shutil.copy(pictures / f"{kind}A/1.png", pictures / f"{kind}A/other.png")
-    asked = config(pictures, **{f"{field}_a": f"{kind}A"}, batch_size=2)
-    data, said = read(asked)
-    assert re.search("none for 1 of 4 pictures, which may change .*, for example 2.png", "\n".join(said))
-    assert [line for line in said if line.endswith("since no picture has their name: 1, for example other.png")]
-    crops, lacking = loader(data, asked), data.a.names.index("2.png")
+    settings = config(pictures, **{f"{field}_a": f"{kind}A"}, batch_size=2)
+    data, lines = read(settings)
+    assert re.search("none for 1 of 4 pictures, which may change .*, for example 2.png", "\n".join(lines))
+    assert [line for line in lines if line.endswith("since no picture has their name: 1, for example other.png")]
+    crops, lacking = loader(data, settings), data.a.names.index("2.png")
     seen = set()
     for position in range(0, 8, 2):
         annotations = crops.batch(position)[f"{field[:-1]}_a"]
@@ -110,28 +110,28 @@ def test_a_picture_without_an_annotation_is_counted(pictures: Path, field: str, 
     assert lacking in seen
 
 
-def test_what_a_step_needs_of_label_maps_lies_on_the_device(pictures: Path) -> None:
-    asked = config(pictures, labels_a="coloursA")
-    made = loader(read(asked)[0], asked, device="meta")
+def test_class_colours_are_on_the_device(pictures: Path) -> None:
+    settings = config(pictures, labels_a="coloursA")
+    made = loader(read(settings)[0], settings, device="meta")
     labels = made.annotations["label_a"]
     assert isinstance(labels, Labels)
     assert labels.colours.is_meta  # a captured step can copy nothing from the host
     assert made.random_half(0).batch(0)["label_a"].is_meta
 
 
-def test_maps_are_resized_without_new_values_and_none_is_255(pictures: Path) -> None:
+def test_maps_are_resized_without_new_values_and_255_is_no_class(pictures: Path) -> None:
     pixels = np.array([[0, 255], [40, 9]], np.uint8).repeat(20, axis=0).repeat(20, axis=1)[..., None]
     for index in range(4):
         save_picture(pictures / f"numbersA/{index}.png", Picture(pixels))
-    asked = config(pictures, labels_a="numbersA", crop_size=24, load_size=28, flip=False)
-    data, said = read(asked)
-    assert "3 classes, numbers 0 9 40; 25.0% of pixels have none" in said[0]
+    settings = config(pictures, labels_a="numbersA", crop_size=24, load_size=28, flip=False)
+    data, lines = read(settings)
+    assert "3 classes, numbers 0 9 40; 25.0% of pixels have none" in lines[0]
     found = np.unique(np.concatenate([data.annotations["label_a"].domain.image(n).ravel() for n in range(4)]))
     assert found.tolist() == [0, 9, 40, 255]
-    assert set(loader(data, asked).batch(0)["label_a"].unique().tolist()) == {-1, 0, 1, 2}
+    assert set(loader(data, settings).batch(0)["label_a"].unique().tolist()) == {-1, 0, 1, 2}
 
 
-def test_pixels_are_those_of_the_file_where_a_tag_says_that_one_means_no_data(pictures: Path) -> None:
+def test_annotations_ignore_nodata_tags(pictures: Path) -> None:
     before = read(config(pictures, masks_a="maskA", labels_a="numbersA"))[0]
     for kind in ("mask", "numbers"):
         for index in range(4):
@@ -145,20 +145,24 @@ def test_pixels_are_those_of_the_file_where_a_tag_says_that_one_means_no_data(pi
             np.testing.assert_array_equal(one.domain.image(index), before.annotations[name].domain.image(index))
 
 
+def _grey(folder: Path, name: str, pixels: np.ndarray) -> None:
+    save_picture(folder / name, Picture(pixels[..., None]))
+
+
 def _wide(folder: Path) -> None:
-    save_picture(folder / "2.png", Picture(np.zeros((20, 40, 1), np.uint8)))
+    _grey(folder, "2.png", np.zeros((20, 40), np.uint8))
 
 
 def _small(folder: Path) -> None:
-    save_picture(folder / "2.png", Picture(np.zeros((21, 21, 1), np.uint8)))
+    _grey(folder, "2.png", np.zeros((21, 21), np.uint8))
 
 
 def _broken(folder: Path) -> None:
-    (folder / "2.png").write_bytes(b"no picture")
+    (folder / "2.png").write_bytes(b"not a picture")
 
 
 def _twice(folder: Path) -> None:
-    save_picture(folder / "1.bmp", Picture(np.zeros((40, 40, 1), np.uint8)))
+    _grey(folder, "1.bmp", np.zeros((40, 40), np.uint8))
 
 
 def _renamed(folder: Path) -> None:
@@ -168,7 +172,7 @@ def _renamed(folder: Path) -> None:
 
 def _dark(folder: Path) -> None:
     for path in folder.iterdir():
-        save_picture(path, Picture((read_picture(path).pixels > 0).astype(np.uint16)))
+        _grey(folder, path.name, (read_picture(path).pixels[..., 0] > 0).astype(np.uint16))
 
 
 def _noisy(folder: Path) -> None:
@@ -177,7 +181,7 @@ def _noisy(folder: Path) -> None:
 
 
 def _large_numbers(folder: Path) -> None:
-    save_picture(folder / "1.png", Picture(np.full((40, 40, 1), 33001, np.uint16)))
+    _grey(folder, "1.png", np.full((40, 40), 33001, np.uint16))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +203,7 @@ def _large_numbers(folder: Path) -> None:
         (None, {"labels_a": "coloursA", "labels_b": "numbersB"}, "give label maps of one kind"),
     ],
 )
-def test_annotations_that_do_not_fit_are_refused(
+def test_rejects_annotations_that_do_not_fit(
     pictures: Path, spoil: Callable[[Path], None] | None, fields: dict[str, str], message: str
 ) -> None:
     if spoil:
@@ -213,34 +217,34 @@ def test_a_smaller_mask_of_the_same_shape_fits(pictures: Path) -> None:
     assert len(read(config(pictures, masks_a="maskA"))[0].annotations["mask_a"].domain) == 4
 
 
-def test_a_missing_folder_is_refused_before_pictures_are_prepared(
+def test_rejects_a_missing_folder_before_images_are_prepared(
     pictures: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["train", "cyclegan", "--data", str(pictures), "--data.masks-a", str(pictures / "none"), "--images", "1"]
-    assert main([*asked, "--data.cache-dir", str(pictures / "cache"), "--dry-run"]) == 2
+    settings = ["train", "cyclegan", "--data", str(pictures), "--data.masks-a", str(pictures / "none"), "--images", "1"]
+    assert main([*settings, "--data.cache-dir", str(pictures / "cache"), "--dry-run"]) == 2
     assert "none is not a folder" in capsys.readouterr().err
     with pytest.raises(ValueError, match="none is not a folder"):
         read(config(pictures, masks_a="none", cache_dir=str(pictures / "cache")))
     assert not (pictures / "cache/prepared").exists(), "pictures were prepared for nothing"
 
 
-def test_what_methods_and_networks_cannot_take_is_refused() -> None:
+def test_rejects_annotations_that_methods_and_networks_do_not_support() -> None:
     with pytest.raises(ValueError, match="masks_keep=inside"):
         DataConfig(masks_keep="inside")
     for field in ("masks_a", "labels_a"):
         with pytest.raises(ValueError, match=re.escape(f"data.{field}=x is not supported by method=onepair")):
             Config().change(data={field: "x"}, method="onepair")
-    asked = Config().change(data={"channels_a": 1})
+    settings = Config().change(data={"channels_a": 1})
     with pytest.raises(
         ValueError, match="segmenter sees pictures of both domains, but images of A have 1 and those of B 3 channels"
     ):
-        build_roles(asked.method, asked.spec, seed=0, colours=torch.zeros(2, 3))
+        build_roles(settings.method, settings.spec, seed=0, colours=torch.zeros(2, 3))
 
 
-def test_annotations_that_have_changed_are_noticed_when_a_run_goes_on(pictures: Path) -> None:
-    asked = config(pictures, masks_a="maskA", labels_b="numbersB")
-    data, _ = read(asked)
+def test_changed_annotations_are_recognised_on_resume(pictures: Path) -> None:
+    settings = config(pictures, masks_a="maskA", labels_b="numbersB")
+    data, _ = read(settings)
     record = create_record({}, data)
     assert find_changed_domains(record, data) == []
     shutil.copy(pictures / "numbersB/1.png", pictures / "numbersB/0.png")
-    assert find_changed_domains(record, read(asked)[0]) == ["B (label)"]
+    assert find_changed_domains(record, read(settings)[0]) == ["B (label)"]

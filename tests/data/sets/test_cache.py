@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from pathlib import Path
 
@@ -21,7 +20,7 @@ def folder_of(directory: Path) -> Folder:
     return Folder(directory, list_images(directory))
 
 
-def whole(domain: Domain) -> np.ndarray:
+def all_images(domain: Domain) -> np.ndarray:
     return np.stack([domain.image(index) for index in range(len(domain))])
 
 
@@ -38,11 +37,11 @@ def test_prepares_once_and_shares(make_folder, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(sources, "read_picture", None)  # a second decoding would fail
     again = open_domain(folder, CONFIG, test=False)
-    assert np.array_equal(whole(first), whole(again))
+    assert np.array_equal(all_images(first), all_images(again))
     assert first.digest == again.digest
 
 
-def test_a_picture_that_can_be_read_now_is_not_left_out_for_good(make_folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_that_could_not_be_read_is_read_later(make_folder, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = make_folder("a", count=3)
     (directory / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(12))
     with monkeypatch.context() as patch:
@@ -62,7 +61,7 @@ def test_a_picture_that_can_be_read_now_is_not_left_out_for_good(make_folder, mo
     assert len(open_domain(folder_of(directory), CONFIG, test=False)) == 4
 
 
-def test_touching_changes_nothing_and_content_changes_the_key(make_folder) -> None:
+def test_the_key_depends_on_content_and_not_on_times(make_folder) -> None:
     directory = make_folder("a", count=2)
     first = open_domain(folder_of(directory), CONFIG, test=False).digest
     os.utime(directory / "000.png", (1, 1))
@@ -86,26 +85,22 @@ def test_pictures_of_different_sizes(make_folder) -> None:
         assert np.array_equal(domain.image(index), read_picture(directory / name).pixels)
 
 
-def test_unreadable_files_are_left_out_and_named_in_one_line(make_folder) -> None:
+def test_reports_unreadable_files_in_one_line_and_rejects_a_folder_of_them(make_folder) -> None:
     directory = make_folder("a", count=3)
     (directory / "001.png").write_bytes(b"broken")
-    for _ in range(2):  # built, then found in the cache
+    for _ in range(2):  # prepared, then cached
         domain = open_domain(folder_of(directory), CONFIG, test=False)
         assert domain.names == ("000.png", "002.png")
-        wanted = "skipped 1 of 3 pictures that cannot be read: 001.png (not a picture that can be read)"
-        assert domain.skipped_line == wanted
-
-
-def test_nothing_readable_is_an_error(make_folder) -> None:
-    directory = make_folder("a", count=1)
-    (directory / "000.png").write_bytes(b"")
-    with pytest.raises(
-        ValueError, match=r"000.png cannot be read \(nor any other of the 1 file in .*the file is empty"
-    ):
+        line = "skipped 1 of 3 pictures that cannot be read: 001.png (not a picture that can be read)"
+        assert domain.skipped_line == line
+    for name in ("000.png", "002.png"):
+        (directory / name).write_bytes(b"")
+    message = r"000.png cannot be read \(nor any other of the 3 files in .*the file is empty"
+    with pytest.raises(ValueError, match=message):
         open_domain(folder_of(directory), CONFIG, test=False)
 
 
-def test_the_deepest_type_and_the_most_channels_win(tmp_path: Path) -> None:
+def test_pictures_are_converted_to_the_deepest_type_and_common_channels(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     grey16 = random.integers(0, 65536, (32, 32, 1), np.uint16)
     colour8 = random.integers(0, 256, (32, 32, 3), np.uint8)
@@ -115,21 +110,16 @@ def test_the_deepest_type_and_the_most_channels_win(tmp_path: Path) -> None:
     assert (domain.format.channels, domain.format.dtype, domain.format.range) == (3, "uint16", None)
     assert np.array_equal(domain.image(0), np.repeat(grey16, 3, axis=2))
     assert np.array_equal(domain.image(1), colour8.astype(np.uint16) * 257)
-    asked = open_domain(folder_of(tmp_path), CONFIG, test=False, channels=1)
-    assert asked.shapes == ((32, 32, 1), (32, 32, 1))
-    assert np.array_equal(asked.image(0), grey16)
+    grey = open_domain(folder_of(tmp_path), CONFIG, test=False, channels=1)
+    assert grey.shapes == ((32, 32, 1), (32, 32, 1))
+    assert np.array_equal(grey.image(0), grey16)
+    save_picture(tmp_path / "c.npy", Picture(np.zeros((32, 32, 5), np.uint8)))
+    skipped = open_domain(folder_of(tmp_path), CONFIG, test=False).skipped
+    assert [name for name, _ in skipped] == ["b.png"]
+    assert "3 channels, but 5 are needed" in skipped[0][1]
 
 
-def test_a_picture_of_other_channels_is_left_out_by_name(tmp_path: Path) -> None:
-    save_picture(tmp_path / "a.npy", Picture(np.zeros((32, 32, 5), np.uint8)))
-    save_picture(tmp_path / "b.png", Picture(np.zeros((32, 32, 3), np.uint8)))
-    domain = open_domain(folder_of(tmp_path), CONFIG, test=False)
-    assert domain.names == ("a.npy",)
-    assert domain.skipped_line is not None
-    assert "b.png (a picture of 3 channels, but 5 are needed" in domain.skipped_line
-
-
-def test_floats_need_a_declared_range(tmp_path: Path) -> None:
+def test_rejects_floats_without_a_declared_range(tmp_path: Path) -> None:
     hounsfield = np.linspace(-1024, 3071, 32 * 32, dtype=np.float32).reshape(32, 32, 1)
     np.save(tmp_path / "ct.npy", hounsfield)
     with pytest.raises(ValueError, match=r"data\.range_a.*ct\.npy has -1024 to 3071.*--data\.range-a"):
@@ -140,9 +130,9 @@ def test_floats_need_a_declared_range(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "index"])
-def test_damage_is_found_said_and_mended(make_folder, damage: str) -> None:
+def test_reports_and_replaces_damaged_entries(make_folder, damage: str) -> None:
     folder = folder_of(make_folder("a", count=2))
-    before = whole(open_domain(folder, CONFIG, test=False))
+    before = all_images(open_domain(folder, CONFIG, test=False))
     (entry,) = entries()
     pixels = entry / "pixels.bin"
     content = bytearray(pixels.read_bytes())
@@ -154,18 +144,5 @@ def test_damage_is_found_said_and_mended(make_folder, damage: str) -> None:
     again = open_domain(folder, CONFIG, test=False)
     assert str(entry) in again.note
     assert "again" in again.note
-    assert np.array_equal(whole(again), before)
+    assert np.array_equal(all_images(again), before)
     assert open_domain(folder, CONFIG, test=False).note == ""
-
-
-def test_remains_of_a_killed_builder_are_removed_but_not_those_at_work(make_folder) -> None:
-    prepared = cache_directory(CONFIG) / "prepared"
-    (prepared / ".building-dead").mkdir(parents=True)
-    (prepared / ".building-dead" / ".lock").touch()
-    at_work = prepared / ".building-alive"
-    at_work.mkdir()
-    with open(at_work / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        open_domain(folder_of(make_folder("a", count=1)), CONFIG, test=False)
-    assert not (prepared / ".building-dead").exists()
-    assert at_work.exists()

@@ -19,9 +19,9 @@ from velogan.data.sets.check import check, render_text
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"
 
 
-def _check(*path: Path, **how: Any) -> dict:
-    progress = how.pop("progress", None)
-    return check(DataConfig(path=tuple(map(str, path)), **how), progress=progress)
+def _check(*path: Path, **fields: Any) -> dict:
+    progress = fields.pop("progress", None)
+    return check(DataConfig(path=tuple(map(str, path)), **fields), progress=progress)
 
 
 @pytest.fixture
@@ -42,20 +42,17 @@ def flawed(make_folder, tmp_path: Path) -> Path:
     return root
 
 
-def test_finds_the_flaws(flawed: Path) -> None:
+def test_reports_flaws(flawed: Path) -> None:
+    (flawed / "trainA" / "a\nb.png").write_bytes(b"broken")
     steps: list[tuple[int, int]] = []
     result = json.loads(json.dumps(_check(flawed, progress=lambda *step: steps.append(step))))
-    assert steps[-1] == (13, 13)
+    assert steps[-1] == (14, 14)
     assert result["domains"] == {"A": "x", "B": "y"}
     assert not result["aligned"]
     folders = result["folders"]
-    assert {key: folder["pictures"] for key, folder in folders.items()} == {
-        "trainA": 3,
-        "testA": 2,
-        "trainB": 4,
-        "testB": 3,
-    }
-    assert folders["trainA"]["unreadable"] == [{"name": "002.png", "reason": "not a picture that can be read"}]
+    counts = {"trainA": 3, "testA": 2, "trainB": 4, "testB": 3}
+    assert {key: folder["pictures"] for key, folder in folders.items()} == counts
+    assert {"name": "002.png", "reason": "not a picture that can be read"} in folders["trainA"]["unreadable"]
     assert folders["trainA"]["duplicates"] == [["001.png", "copy.png"]]
     assert folders["trainB"]["width"] == {"min": 50, "median": 60, "max": 70}
     assert folders["trainB"]["modes"] == {"RGB": 3, "grey": 1}
@@ -63,14 +60,12 @@ def test_finds_the_flaws(flawed: Path) -> None:
     assert folders["trainB"]["duplicates"] == [["grey-as-rgb.png", "grey.png"]]
     assert folders["testA"]["modes"] == {"RGB": 1, "16-bit grey": 1}
     assert result["leaks"] == [{"test": "testB/leak.bmp", "train": "trainB/000.png", "exact": True}]
-
-
-def test_text_says_them(flawed: Path) -> None:
-    text = render_text(_check(flawed))
+    text = render_text(result)
     for line in (
         "x (A) and y (B)",
         "trainA: 3 pictures (3 RGB), all 48x48",
-        "1 cannot be read: 002.png (not a picture that can be read)",
+        "002.png (not a picture that can be read)",
+        "a\\nb.png (not a picture",
         "1 equal pictures: 001.png = copy.png",
         "trainB: 4 pictures (3 RGB, 1 grey), width 50 to 70 (median 60), height 30 to 40 (median 35)",
         "1 without colour: grey-as-rgb.png",
@@ -80,7 +75,7 @@ def test_text_says_them(flawed: Path) -> None:
         assert line in text
 
 
-def test_a_clean_set_has_nothing_to_tell(make_folder, tmp_path: Path) -> None:
+def test_reports_nothing_of_a_clean_set(make_folder, tmp_path: Path) -> None:
     for name, seed in (("trainA", 1), ("trainB", 2), ("testA", 3), ("testB", 4)):
         make_folder(f"set/{name}", count=2, seed=seed)
     result = _check(tmp_path / "set")
@@ -107,7 +102,7 @@ def deep(tmp_path: Path) -> Path:
     return tmp_path / "deep"
 
 
-def test_deep_pictures(deep: Path) -> None:
+def test_reports_deep_pictures(deep: Path) -> None:
     result = json.loads(json.dumps(_check(deep)))
     folders = result["folders"]
     assert folders["trainA"]["modes"] == {"float32, 5 channels": 2}
@@ -123,13 +118,6 @@ def test_deep_pictures(deep: Path) -> None:
     assert "float32 values -1024 to 3071" in text
     assert re.search(r"training would refuse this: .*trainA holds floating-point .*for example --data.range-a", text)
     assert re.search(r"almost black: .*--data.range-b \d+ \d+ would show all of them", text)
-
-
-def test_unprintable_names_stay_on_their_line(flawed: Path) -> None:
-    (flawed / "trainA" / "a\nb.png").write_bytes(b"broken")
-    text = render_text(_check(flawed))
-    assert "a\\nb.png" in text
-    assert "a\nb.png" not in text
 
 
 @pytest.mark.shared
@@ -148,7 +136,7 @@ def test_real_set() -> None:
     assert ("testA/n02381460_1160.jpg", "trainA/n02381460_3811.jpg") in twins
 
 
-def test_near_duplicates_across_the_validation_split_are_listed(make_folder, tmp_path: Path) -> None:
+def test_reports_near_duplicates_across_the_validation_split(make_folder, tmp_path: Path) -> None:
     for letter, seed in (("A", 1), ("B", 2)):
         make_folder(f"set/train{letter}", count=20, seed=seed)
     root = tmp_path / "set"
@@ -157,10 +145,10 @@ def test_near_duplicates_across_the_validation_split_are_listed(make_folder, tmp
         save_picture(root / f"trainA/{number:03d}-again.png", Picture(np.minimum(pixels, 254) + np.uint8(1)))
     result = _check(root)
     assert len(result["straddling"]) == 2  # of four held out; the other two are one pair
-    for one in result["straddling"]:
-        assert one["validation"][:10] == one["train"][:10]  # trainA/012
-        assert one["validation"] != one["train"]
-        assert not one["exact"]
+    for pair in result["straddling"]:
+        assert pair["validation"][:10] == pair["train"][:10]  # trainA/012
+        assert pair["validation"] != pair["train"]
+        assert not pair["exact"]
     assert "2 pictures for validation that are training pictures too, unless --data.group" in render_text(result)
     shutil.rmtree(root / "trainA")
     make_folder("set/trainA", count=40, seed=1)
@@ -176,30 +164,19 @@ def _volumes(folder: Path, *names: str, scale: float = 1.0) -> Path:
     return folder
 
 
-def test_volumes_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
+def test_reports_volumes_that_cannot_be_read_and_what_training_rejects(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     a, b = (_volumes(tmp_path / name, "sub-01.nii", "sub-02.nii") for name in ("t1", "t2"))
     (a / "sub-02.nii").write_bytes((a / "sub-02.nii").read_bytes()[:9000])
-    (found,) = _check(a, b)["folders"]["trainA"]["unreadable"]
-    assert found["name"] == "sub-02.nii"
-
-
-def test_one_volume_a_domain_is_reported_with_what_training_would_refuse(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
-    a, b = (_volumes(tmp_path / name, "sub-01.nii") / "sub-01.nii" for name in ("t1", "t2"))
-    assert main(["data", "check", str(a), str(b)]) == 0
+    assert [file["name"] for file in _check(a, b)["folders"]["trainA"]["unreadable"]] == ["sub-02.nii"]
+    assert main(["data", "check", str(a / "sub-01.nii"), str(b / "sub-01.nii")]) == 0
     text = capsys.readouterr().out
     assert "trainA: 24 pictures" in text
     assert re.search(r"training would refuse this: .*none can be held out.*set data\.validation=0", text)
-    assert _check(a, b)["straddling"] == []
 
 
-def test_window_pages_and_group_are_those_of_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
+def test_takes_window_pages_and_group_as_training_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"sub-{number // 2}-{number % 2}.nii" for number in range(4)]
     a, b = (_volumes(tmp_path / name, *names, scale=240) for name in ("ct", "mr"))
     folders = ["data", "check", str(a), str(b)]

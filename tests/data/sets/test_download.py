@@ -15,7 +15,7 @@ import pytest
 
 from velogan.cli import main
 from velogan.data.config import DataConfig
-from velogan.data.sets import download as room
+from velogan.data.sets import download as module
 from velogan.data.sets.download import download
 from velogan.data.sets.sources import find_sources
 
@@ -40,15 +40,15 @@ def host(tmp_path: Path) -> Iterator[str]:
 
 
 def packed(folder: Path, files: dict[str, bytes], *links: str) -> Path:
-    made = io.BytesIO()
-    with ZipFile(made, "w", ZIP_DEFLATED) as archive:
+    file = io.BytesIO()
+    with ZipFile(file, "w", ZIP_DEFLATED) as archive:
         for name, data in files.items():
             archive.writestr(name, data)
         for name in links:
             link = ZipInfo(name)
             link.external_attr = (stat.S_IFLNK | 0o777) << 16
             archive.writestr(link, "/etc/passwd")
-    (folder / "served/maps.zip").write_bytes(made.getvalue())
+    (folder / "served/maps.zip").write_bytes(file.getvalue())
     return folder / "served/maps.zip"
 
 
@@ -56,37 +56,37 @@ def test_a_set_is_downloaded_and_can_be_trained_on(
     host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     packed(tmp_path, {**GOOD, "maps/notes.txt": b""})
-    monkeypatch.setattr(room, "HOST", host)
+    monkeypatch.setattr(module, "HOST", host)
     assert main(["data", "download", "maps", str(tmp_path / "maps")]) == 0
     assert "8 pictures" in capsys.readouterr().err
-    found = find_sources(DataConfig(path=(str(tmp_path / "maps"),)))
-    assert found.a.train.names == ("1.jpg", "2.jpg")
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["maps", "served"]
+    sources = find_sources(DataConfig(path=(str(tmp_path / "maps"),)))
+    assert sources.a.train.names == ("1.jpg", "2.jpg")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["maps", "served"]
     assert main(["data", "download", "maps", str(tmp_path / "maps")]) == 2
     assert "is there already" in capsys.readouterr().err
 
 
-def test_what_leads_out_of_the_folder_is_left_out(host: str, tmp_path: Path) -> None:
+def test_skips_members_outside_of_the_folder(host: str, tmp_path: Path) -> None:
     bad = {"../out.jpg": b"", "/out.jpg": b"", "maps/trainA/../../out.jpg": b"", "maps/trainA/.hidden": b""}
     packed(tmp_path, {**GOOD, **bad}, "maps/trainA/link.jpg")
     assert download("maps", tmp_path / "maps", host=host) == 8
-    assert sorted(one.name for one in (tmp_path / "maps/trainA").iterdir()) == ["1.jpg", "2.jpg"]
+    assert sorted(path.name for path in (tmp_path / "maps/trainA").iterdir()) == ["1.jpg", "2.jpg"]
     assert not list(tmp_path.rglob("out.jpg"))
 
 
-def test_nothing_is_left_of_a_bad_download(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_leaves_nothing(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(message: str, kind: type[Exception] = ValueError, host: str = host) -> None:
         with pytest.raises(kind, match=message):
             download("maps", tmp_path / "maps", host=host)
-        assert sorted(one.name for one in tmp_path.iterdir()) == ["served"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["served"]
 
     fails(r"maps\.zip cannot be downloaded \(.*not found", OSError)
     fails(r"cannot be downloaded \(.*refused", OSError, host="http://127.0.0.1:9")
-    file = packed(tmp_path, {"other/trainA/1.jpg": b""})
+    packed(tmp_path, {"other/trainA/1.jpg": b""})
     fails("holds no maps/trainA and maps/trainB")
     file = packed(tmp_path, GOOD)
     file.write_bytes(file.read_bytes()[:-30])
     fails("is no whole archive")
     packed(tmp_path, {**GOOD, "maps/trainA/bomb.jpg": bytes(10**6)})
-    monkeypatch.setattr(room, "MOST_BYTES", 10**5)
+    monkeypatch.setattr(module, "MOST_BYTES", 10**5)
     fails("would unpack to more than")

@@ -1,40 +1,48 @@
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image, features
 
+from velogan.cli.evaluate import scored_folders
 from velogan.data.config import DataConfig
-from velogan.data.sets.sources import check_output_outside_data, find_sources, list_files
+from velogan.data.pictures.images import read_picture
+from velogan.data.sets.sources import (
+    DomainSource,
+    check_output_outside_data,
+    describe_skipped_files,
+    find_sources,
+    list_files,
+    list_images,
+)
 
 
-def find(*path: Path | str):
-    return find_sources(DataConfig(path=tuple(str(one) for one in path)))
+def find(*path: Path, **fields: Any):
+    return find_sources(DataConfig.model_validate({"path": tuple(map(str, path)), **fields}))
 
 
-def test_one_folder_searched_recursively(make_folder, tmp_path: Path) -> None:
+def test_finds_one_folder_with_pictures_at_any_depth(make_folder, tmp_path: Path) -> None:
     make_folder("cat2dog/trainA", count=1)
     make_folder("cat2dog/trainA/deep/er", count=1, suffix=".JPG")
+    make_folder("cat2dog/trainA/.Trash-1000/files", count=1)
     make_folder("cat2dog/trainB", count=2)
-    (tmp_path / "cat2dog/trainA/notes.txt").write_text("no picture")
+    (tmp_path / "cat2dog/trainA/notes.txt").write_text("not a picture")
     (tmp_path / "cat2dog/trainA/._000.png").write_text("left by a file manager")
     sources = find(tmp_path / "cat2dog")
     assert sources.a.train.names == ("000.png", "deep/er/000.JPG")
     assert (sources.a.name, sources.b.name) == ("cat", "dog")
     assert sources.a.test is None
     assert not sources.aligned
-
-
-def test_hidden_folders_are_not_searched(make_folder, tmp_path: Path) -> None:
-    for name in ("cat", "cat/.Trash-1000/files", "cat/deep/.ipynb_checkpoints", ".hidden"):
-        make_folder(name, count=1)
-    assert list_files(tmp_path / "cat") == ("000.png",)
+    make_folder(".hidden", count=1)  # a hidden folder may be named itself
     assert list_files(tmp_path / ".hidden") == ("000.png",)
 
 
-def test_two_folders_are_trained_on(make_folder) -> None:
+def test_finds_two_folders(make_folder) -> None:
     sources = find(make_folder("summer", count=2), make_folder("winter", count=1))
     assert (sources.a.name, len(sources.a.train.names)) == ("summer", 2)
     assert (sources.b.name, len(sources.b.train.names), sources.b.test) == ("winter", 1, None)
@@ -51,46 +59,37 @@ def test_equal_test_names_are_aligned_pairs(make_folder, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("made", "named", "message"),
+    ("folders", "named", "message"),
     [
-        (
-            (),
-            ("nowhere",),
-            r"data.path \(--data\).*nowhere must hold trainA and trainB.*does not exist; name",
-        ),
+        ((), ("nowhere",), r"data.path \(--data\).*nowhere must hold trainA and trainB.*does not exist; name"),
         (("x/apples",), ("x",), r"must hold trainA and trainB.*holds apples; name"),
-        (
-            ("x/trainA", "x/trainB/"),
-            ("x",),
-            r"trainB holds no picture \(avif bmp gif.*is empty; put pictures there",
-        ),
+        (("x/trainA", "x/trainB/"), ("x",), r"trainB holds no picture \(avif bmp gif.*is empty; put pictures there"),
         (("x",), ("x", "x/"), r"data.path \(--data\) names .*x and .*x, which are one folder"),
         (("x", "x/y"), ("x", "x/y"), r"names .*x and .*x/y, which .* lie one in the other, .*: name two"),
         (("x", "x/y"), ("x/y", "x"), "lie one in the other"),
         (("x",), ("x", "y"), r"data.path \(--data\) .*y does not exist; name a folder"),
     ],
 )
-def test_errors(make_folder, tmp_path: Path, made: tuple, named: tuple, message: str) -> None:
-    for name in made:
+def test_rejects_paths(make_folder, tmp_path: Path, folders: tuple, named: tuple, message: str) -> None:
+    for name in folders:
         make_folder(name, count=0 if name.endswith("/") else 1)
     with pytest.raises(ValueError, match=message):
         find(*(tmp_path / name for name in named))
 
 
-def test_a_run_does_not_lie_among_the_pictures(make_folder, tmp_path: Path) -> None:
+def test_rejects_an_output_among_the_pictures(make_folder, tmp_path: Path) -> None:
     for name in ("trainA", "trainB"):
         make_folder(f"set/{name}", count=1)
     root = str(tmp_path / "set")
     (tmp_path / "link").symlink_to(tmp_path / "set/trainA")
-    one, two = DataConfig(path=(root,)), DataConfig(path=(f"{root}/trainA", f"{root}/trainB"))
-    for data in (one, two):
-        check_output_outside_data(data, tmp_path / "set/run")
-        for inside in ("set/trainB", "set/trainA/runs/1", "link/run"):
-            with pytest.raises(ValueError, match=f"--out .*{inside} lies in .*train[AB], so .*: name a folder"):
-                check_output_outside_data(data, tmp_path / inside)
+    for path in ((root,), (f"{root}/trainA", f"{root}/trainB")):
+        check_output_outside_data(DataConfig(path=path), tmp_path / "set/run")
+        for output in ("set/trainB", "set/trainA/runs/1", "link/run"):
+            with pytest.raises(ValueError, match=f"--out .*{output} lies in .*train[AB], so .*: name a folder"):
+                check_output_outside_data(DataConfig(path=path), tmp_path / output)
 
 
-def test_built_in_set_is_rendered_once_with_its_answers(tmp_path: Path) -> None:
+def test_renders_the_built_in_set_once_with_its_truth(tmp_path: Path) -> None:
     config = DataConfig(crop_size=16, render_count=3, render_test=2, cache_dir=str(tmp_path))
     calls: list[tuple[int, int]] = []
     sources = find_sources(config, progress=lambda done, total: calls.append((done, total)))
@@ -105,118 +104,156 @@ def test_built_in_set_is_rendered_once_with_its_answers(tmp_path: Path) -> None:
     assert not calls
 
 
-def _empty_files(folder: Path, count: int) -> Path:
+# Pictures held out for validation
+
+
+def _empty_files(folder: Path, names: dict[str, int]) -> Path:
+    """Write `count` empty files for each beginning of a name."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number in range(count):
-        (folder / f"{number:04d}.png").touch()
-    return folder
-
-
-def _held_out(*path: Path, validation: int = 32) -> list[tuple[int, int]]:
-    """Counts of validation and training pictures of both domains."""
-    sources = find_sources(DataConfig(path=tuple(map(str, path)), validation=validation))
-    return [(len(s.validation.names) if s.validation else 0, len(s.train.names)) for s in (sources.a, sources.b)]
-
-
-def test_a_part_of_train_is_held_out_and_nothing_else(tmp_path: Path) -> None:
-    a, b = _empty_files(tmp_path / "x2y" / "trainA", 25), _empty_files(tmp_path / "x2y" / "trainB", 400)
-    for letter in "AB":
-        _empty_files(tmp_path / "x2y" / f"test{letter}", 30)
-    sources = find(tmp_path / "x2y")
-    for side, folder, count in ((sources.a, a, 2), (sources.b, b, 32)):
-        assert side.validation is not None
-        assert side.validation.location == str(folder)
-        assert len(side.validation.names) == count
-        assert sorted([*side.validation.names, *side.train.names]) == [path.name for path in sorted(folder.iterdir())]
-        assert side.validation.names == tuple(sorted(side.validation.names))
-        assert side.test is not None
-        assert len(side.test.names) == 30
-    assert _held_out(tmp_path / "x2y", validation=5) == [(2, 23), (5, 395)]
-    assert _held_out(tmp_path / "x2y", validation=0) == [(0, 25), (0, 400)]
-
-
-def test_nothing_is_held_out_where_a_domain_is_tiny(tmp_path: Path) -> None:
-    a, b = _empty_files(tmp_path / "a", 19), _empty_files(tmp_path / "b", 100)
-    assert _held_out(a, b) == [(0, 19), (0, 100)]
-    (a / "one more.png").touch()
-    assert _held_out(a, b) == [(2, 18), (10, 90)]
-
-
-def test_equal_names_are_held_out_in_both_domains_and_new_files_change_few(tmp_path: Path) -> None:
-    a, b = _empty_files(tmp_path / "a", 300), _empty_files(tmp_path / "b", 300)
-    before = find(a, b)
-    assert before.a.validation is not None
-    assert before.b.validation is not None
-    assert before.a.validation.names == before.b.validation.names
-    assert before.a.validation.names != tuple(f"{number:04d}.png" for number in range(30))
-    _empty_files(a, 320)
-    after = find(a, b).a.validation
-    assert after is not None
-    assert len(set(after.names) & set(before.a.validation.names)) >= 25
-
-
-def _patients(folder: Path, slices: dict[str, int]) -> Path:
-    folder.mkdir(parents=True)
-    for patient, count in slices.items():
+    for start, count in names.items():
         for number in range(count):
-            (folder / f"{patient}-slice{number:03d}.png").touch()
+            (folder / f"{start}{number:04d}.png").touch()
     return folder
 
 
-def _split(a: Path, b: Path, **fields: object) -> list[tuple[Sequence[str], Sequence[str]]]:
-    """Names held out and trained on, of both domains."""
-    sources = find_sources(DataConfig.model_validate({"path": (str(a), str(b)), **fields}))
-    return [(side.validation.names if side.validation else (), side.train.names) for side in (sources.a, sources.b)]
+def _split(source: DomainSource) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names held out and trained on."""
+    return source.validation.names if source.validation else (), source.train.names
+
+
+def _counts(*path: Path, **fields: Any) -> list[tuple[int, ...]]:
+    sources = find(*path, **fields)
+    return [tuple(map(len, _split(source))) for source in (sources.a, sources.b)]
+
+
+def test_holds_out_a_tenth_of_the_training_pictures(tmp_path: Path) -> None:
+    counts = {"trainA": 25, "trainB": 400, "testA": 30, "testB": 30}
+    folders = {name: _empty_files(tmp_path / "x2y" / name, {"": count}) for name, count in counts.items()}
+    sources = find(tmp_path / "x2y")
+    for source, count in ((sources.a, 2), (sources.b, 32)):
+        folder = folders[f"train{source.letter}"]
+        held_out, trained = _split(source)
+        assert len(held_out) == count
+        assert held_out == tuple(sorted(held_out))
+        assert sorted([*held_out, *trained]) == [path.name for path in sorted(folder.iterdir())]
+        assert source.test is not None
+        assert len(source.test.names) == 30
+    assert _counts(tmp_path / "x2y", validation=5) == [(2, 23), (5, 395)]
+    assert _counts(tmp_path / "x2y", validation=0) == [(0, 25), (0, 400)]
+
+
+def test_holds_out_nothing_if_a_domain_is_tiny(tmp_path: Path) -> None:
+    a, b = _empty_files(tmp_path / "a", {"": 19}), _empty_files(tmp_path / "b", {"": 100})
+    assert _counts(a, b) == [(0, 19), (0, 100)]
+    (a / "another.png").touch()
+    assert _counts(a, b) == [(2, 18), (10, 90)]
+
+
+def test_holds_out_equal_names_in_both_domains_and_new_files_change_few(tmp_path: Path) -> None:
+    a, b = _empty_files(tmp_path / "a", {"": 300}), _empty_files(tmp_path / "b", {"": 300})
+    before = find(a, b)
+    held_out = _split(before.a)[0]
+    assert held_out == _split(before.b)[0] != tuple(f"{number:04d}.png" for number in range(30))
+    assert len(set(_split(find(_empty_files(a, {"": 320}), b).a)[0]) & set(held_out)) >= 25
+
+
+@pytest.mark.parametrize("group", [None, ".*"])  # the complete name: each picture is its own group
+def test_the_split_without_groups_stays_that_of_earlier_versions(group: str | None, tmp_path: Path) -> None:
+    a = _empty_files(tmp_path / "a", {"": 30})
+    sources = find(a, shutil.copytree(a, tmp_path / "b"), group=group)
+    assert _split(sources.a)[0] == ("0015.png", "0019.png", "0027.png")
 
 
 @pytest.mark.parametrize("group", ["^p[0-9]+", "(p[0-9]+)-slice"])
-def test_a_group_lies_on_one_side_in_both_domains(group: str, tmp_path: Path) -> None:
-    """Slices of one patient are much alike: what is chosen on them is not chosen on pictures never seen."""
-    counts = {f"p{number}": 3 + number % 4 for number in range(60)}
-    a, b = _patients(tmp_path / "a", counts), _patients(tmp_path / "b", counts)
+def test_a_group_is_either_held_out_or_trained_on(group: str, tmp_path: Path) -> None:
+    a = _empty_files(tmp_path / "a", {f"p{number}-slice": 3 + number % 4 for number in range(60)})
+    b = shutil.copytree(a, tmp_path / "b")
     (a / "no patient.png").touch()
+    sources = find(a, b, group=group)
     patients = []
-    for held, trained in _split(a, b, group=group):
-        assert 20 <= len(held) <= 27
-        patients.append({name.split("-")[0] for name in held})
+    for source in (sources.a, sources.b):
+        held_out, trained = _split(source)
+        assert 20 <= len(held_out) <= 27
+        patients.append({name.split("-")[0] for name in held_out})
         assert not patients[-1] & {name.split("-")[0] for name in trained}
     assert patients[0] - {"no patient.png"} == patients[1]
-    assert _split(a, b, group=group) == _split(a, b, group=group)
-    straddling = _split(a, b)[0]
-    assert {name.split("-")[0] for name in straddling[0]} & {name.split("-")[0] for name in straddling[1]}
 
 
-def test_without_groups_the_split_is_the_one_of_earlier_runs(tmp_path: Path) -> None:
-    a = _empty_files(tmp_path / "a", 30)
-    held = ("0015.png", "0019.png", "0027.png")
-    for group in (None, ".*"):  # the whole name: each picture is its own group
-        assert _split(a, shutil.copytree(a, tmp_path / "b", dirs_exist_ok=True), group=group)[0][0] == held
-
-
-@pytest.mark.parametrize(("slices", "held"), [({"p1": 30, "p2": 10}, 10), ({"p1": 20, "p2": 20}, 20)])
-def test_few_groups_leave_something_on_both_sides(slices: dict[str, int], held: int, tmp_path: Path) -> None:
-    a = _patients(tmp_path / "a", slices)
-    assert [
-        len(part) for part in _split(a, shutil.copytree(a, tmp_path / "b", dirs_exist_ok=True), group="p[0-9]")[0]
-    ] == [held, 40 - held]
+@pytest.mark.parametrize(("counts", "held_out"), [({"p1": 30, "p2": 10}, 10), ({"p1": 20, "p2": 20}, 20)])
+def test_few_groups_leave_pictures_on_both_sides(counts: dict[str, int], held_out: int, tmp_path: Path) -> None:
+    a = _empty_files(tmp_path / "a", counts)
+    assert _counts(a, shutil.copytree(a, tmp_path / "b"), group="p[12]")[0] == (held_out, 40 - held_out)
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("group", "message"),
     [
-        ({"group": "p[0-9"}, r"(?s)group.*'p\[0-9' is no regular expression: unterminated.*write one like"),
-        (
-            {"group": "q[0-9]"},
-            r"data.group='q\[0-9\]' matches no name in .*/a \(domain A\).*p1-slice000.png",
-        ),
-        ({"group": "q?"}, "matches no name"),
-        (
-            {"group": "p"},
-            r"'p': more than half of the 40 training pictures of domain A are of one group.*set data",
-        ),
+        ("p[0-9", r"(?s)group.*'p\[0-9' is no.? .*regular expression: unterminated.*write one like"),
+        ("q[0-9]", r"data.group='q\[0-9\]' matches no name in .*/a \(domain A\).*p1-0000.png"),
+        ("q?", "matches no name"),
+        ("p", r"'p': more than half of the 40 training pictures of domain A are of one group.*set data"),
     ],
 )
-def test_groups_that_are_none_are_refused(fields: dict[str, object], message: str, tmp_path: Path) -> None:
-    a = _patients(tmp_path / "a", {"p1": 40})
+def test_rejects_groups(group: str, message: str, tmp_path: Path) -> None:
+    a = _empty_files(tmp_path / "a", {"p1-": 40})
     with pytest.raises(ValueError, match=message):
-        _split(a, shutil.copytree(a, tmp_path / "b", dirs_exist_ok=True), **fields)
+        find(a, shutil.copytree(a, tmp_path / "b"), group=group)
+
+
+# Which files are pictures
+
+PICTURES = {"a.jfif": "JPEG", "b.jpe": "JPEG", "c.gif": "GIF", "d.pgm": "PPM", "e.pbm": "PPM", "j.jp2": "JPEG2000"}
+PICTURES |= {"f": "PNG", "g.JPG_original": "JPEG", "h.unknown": "BMP"}
+PICTURES |= {"i.avif": "AVIF"} if features.check("avif") else {}
+OTHERS = {
+    "film.mp4": b"\0\0\0\x18ftypmp42",
+    "notes.txt": b"BMI and P3 are words",
+    "more.txt": b"P1",
+    "raw.dng": b"II*\0" + bytes(100),
+    "slice.IMA": bytes(128) + b"DICM",
+    "scan.mgz": b"\x1f\x8b",
+    "layers.psd": b"8BPS",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "inner").mkdir()
+    for name, form in PICTURES.items():
+        mode = {"d.pgm": "L", "e.pbm": "1"}.get(name, "RGB")
+        Image.fromarray(np.full((24, 32, 3), 90, np.uint8)).convert(mode).save(tmp_path / "inner" / name, form)
+    for name, data in OTHERS.items():
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+def test_recognises_pictures_by_their_bytes_and_reports_skipped_files_by_kind(folder: Path) -> None:
+    assert list_images(folder) == tuple(sorted(f"inner/{name}" for name in PICTURES))
+    for name in list_images(folder):
+        assert read_picture(folder / name).pixels.shape[:2] == (24, 32)
+    line = describe_skipped_files(folder, scans=False)
+    assert "\n" not in line
+    for part in ("2 .txt", "1 .mp4", "1 .dng", "1 .ima", "1 .mgz", "1 .psd"):
+        assert part in line
+    for name in OTHERS:
+        (folder / name).unlink()
+    assert describe_skipped_files(folder, scans=False) == ""
+
+
+def test_evaluate_counts_in_the_folders_of_scored_pictures() -> None:
+    sides = {"a": {"split": "test"}, "b": {"split": "validation"}}
+    assert scored_folders({"path": ["data"], **sides}) == [Path("data/testA"), Path("data/trainB")]
+    assert scored_folders({"path": ["one", "two"], **sides}) == [Path("one"), Path("two")]
+
+
+def test_rejects_a_folder_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("inner"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(ValueError, match=r"inner cannot be read \(Permission denied\): make it readable"):
+        list_images(folder)
