@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velogan.config import Config, check_rules_match, differences, fit_to_data
-from velogan.engine.device import device_for
+from velogan.engine.device import select_device
 from velogan.engine.duration import parse_length
 from velogan.engine.processes import is_main_process
 from velogan.files import duration, pluralize
@@ -41,7 +41,7 @@ def dry_run(config: Config, out: Path | None, *, defaults: Config, quiet: bool) 
     if initial := initial_weights_path(out, config) if out else config.train.start:
         find_initial_weights(Path(initial))
     check_rules_match(config)
-    device_for(config.engine)
+    select_device(config.engine)
     with Display(quiet=quiet) as display:
         sources = find_sources(config.data, progress=display.task("looking for pictures"))
         sides = (sources.a, sources.b)
