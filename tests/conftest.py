@@ -224,3 +224,34 @@ def zygote(_shared_cache: None) -> Iterator[Callable[[dict], Any]]:
 
     yield ask
     process.communicate()
+
+
+@dataclass(frozen=True)
+class Process:
+    """A velogan command in a process of its own."""
+
+    pid: int
+    folder: Path
+    ask: Callable[[dict], Any]
+
+    def wait(self) -> tuple[int, str]:
+        """Return the exit code (below zero: the signal that ended it) and its standard error."""
+        return self.ask({"wait": self.pid}), (self.folder / "log").read_text()
+
+    def result(self) -> dict[str, Any]:
+        """Return the JSON that it printed; it must end with exit code 0."""
+        code, log = self.wait()
+        assert code == 0, log
+        return json.loads((self.folder / "out").read_text().splitlines()[-1])
+
+
+@pytest.fixture
+def start(zygote: Callable[[dict], Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Process]:
+    """`start(argv, plain=False, code="")` starts a command; `plain`: without root's rights over files."""
+
+    def start_command(argv: list[str], *, plain: bool = False, code: str = "") -> Process:
+        folder = tmp_path_factory.mktemp("process")
+        files = {"said": str(folder / "log"), "out": str(folder / "out")}
+        return Process(zygote({"argv": argv, "plain": plain, "code": code, **files}), folder, zygote)
+
+    return start_command

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,30 +11,6 @@ import pytest
 from velogan.cli import main
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.store.checkpoint import find_checkpoint
-
-
-@dataclass
-class Process:
-    """A velogan command at work in a process of its own."""
-
-    pid: int
-    said_in: Path
-    ask: Callable[[dict], int]
-
-    def wait(self) -> tuple[int, str]:
-        """Exit code (below zero: the signal it died of) and what it said."""
-        return self.ask({"wait": self.pid}), self.said_in.read_text()
-
-
-@pytest.fixture
-def start(zygote: Callable[[dict], int], tmp_path: Path) -> Callable[..., Process]:
-    """`start(argv, plain=False)` begins a command as a process; `plain`: without root's rights over files."""
-
-    def begin(argv: list[str], *, plain: bool = False) -> Process:
-        said = tmp_path / f"said-{len(list(tmp_path.glob('said-*')))}"
-        return Process(zygote({"argv": argv, "said": str(said), "plain": plain}), said, zygote)
-
-    return begin
 
 
 @pytest.fixture

@@ -36,9 +36,7 @@ def _trained(command: list[str], velogan) -> str:
 
 
 @pytest.mark.parametrize("source", ["own", "rendered"])
-def test_killed_while_it_fills_the_cache_and_started_again(
-    source: str, many: Path, flags, start, velogan, tmp_path: Path
-):
+def test_resumes_after_a_kill_while_filling_the_cache(source: str, many: Path, flags, start, velogan, tmp_path: Path):
     cache, kind = tmp_path / "cache", {"own": "prepared", "rendered": "rendered"}[source]
     more = ["--data.workers", "1"]
     more += ["--data.render-count", "40", "--data.render-test", "1"] if source == "rendered" else []
@@ -71,9 +69,7 @@ def test_two_processes_fill_one_cache_at_once(many: Path, flags, start, tmp_path
     assert list(cache.glob("prepared/.*")) == []
 
 
-def test_of_two_processes_on_one_run_the_second_is_refused_and_the_first_is_not_disturbed(
-    flags, start, velogan, same, tmp_path: Path
-):
+def test_rejects_a_second_process_on_one_run(flags, start, velogan, same, tmp_path: Path):
     run, size = tmp_path / "run", {"images": 60, "every": 20}
     first = start(flags(run, **size))
     while not list_checkpoints(run):
@@ -86,7 +82,7 @@ def test_of_two_processes_on_one_run_the_second_is_refused_and_the_first_is_not_
     assert same(run, **size)
 
 
-def test_the_lock_of_a_dead_process_holds_nobody_up(flags, velogan, same, tmp_path: Path):
+def test_ignores_the_lock_of_a_dead_process(flags, velogan, same, tmp_path: Path):
     run = tmp_path / "run"
     run.mkdir()
     (run / ".lock").write_text("4194304 elsewhere")
@@ -95,7 +91,7 @@ def test_the_lock_of_a_dead_process_holds_nobody_up(flags, velogan, same, tmp_pa
     assert (run / ".lock").read_text() == f"{os.getpid()} {socket.gethostname()}"
 
 
-def test_a_process_on_another_machine_is_named_with_it(tmp_path: Path):
+def test_reports_a_process_on_another_machine(tmp_path: Path):
     with lock_folder(tmp_path):
         (tmp_path / ".lock").write_text("12 elsewhere")
         with pytest.raises(ValueError, match="in use by process 12 on elsewhere: wait for it"), lock_folder(tmp_path):

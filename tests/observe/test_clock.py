@@ -52,6 +52,7 @@ def test_speed_is_that_of_the_last_tick_without_overhead() -> None:
     now.seconds += 1
     assert clock.tick(580) == 40
     assert clock.tick(580) == 0
+    assert (clock.seconds, clock.worked) == (103, 3)
 
 
 def test_eta_is_unknown_at_first_then_follows_the_speed() -> None:
@@ -64,15 +65,6 @@ def test_eta_is_unknown_at_first_then_follows_the_speed() -> None:
     now.seconds += 3
     clock.tick(20)
     assert clock.eta(100) == pytest.approx(20)
-
-
-def test_overhead_is_no_work() -> None:
-    clock, now = running()
-    now.seconds += 2
-    with clock.overhead():
-        now.seconds += 50
-    now.seconds += 3
-    assert (clock.seconds, clock.worked) == (55, 5)
 
 
 def test_it_may_start_as_of_some_seconds_ago() -> None:

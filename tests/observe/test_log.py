@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,24 +18,24 @@ def write(run: Path, images: range) -> None:
             log.write({"images": seen, "loss": seen / 2})
 
 
-def test_rows_come_back_and_later_logs_append(tmp_path: Path) -> None:
+def test_later_logs_append(tmp_path: Path) -> None:
     write(tmp_path / "new" / "run", range(3))
     write(tmp_path / "new" / "run", range(3, 5))
     assert read_stats(tmp_path / "new" / "run") == [{"images": n, "loss": n / 2} for n in range(5)]
 
 
-def test_a_row_is_on_disk_before_the_log_is_closed(tmp_path: Path) -> None:
+def test_writes_rows_at_once(tmp_path: Path) -> None:
     with Log(tmp_path, logger="none") as log:
         log.write({"images": 1, "text": "x" * 20000})
         assert [row["images"] for row in read_stats(tmp_path)] == [1]
 
 
-def test_no_file_is_no_ticks(tmp_path: Path) -> None:
+def test_a_missing_file_has_no_rows(tmp_path: Path) -> None:
     assert read_stats(tmp_path) == []
 
 
 @pytest.mark.parametrize("torn", ['{"images": 3, "lo', '{"images": 3}', '{"images": 3, "n": "\xe9'])
-def test_a_torn_last_line_is_dropped(tmp_path: Path, torn: str) -> None:
+def test_drops_an_incomplete_last_line(tmp_path: Path, torn: str) -> None:
     write(tmp_path, range(3))
     with (tmp_path / "stats.jsonl").open("ab") as file:
         file.write(torn.encode()[:-1])
@@ -44,14 +45,14 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path, torn: str) -> None:
     assert [json.loads(line)["images"] for line in lines] == [0, 1, 2, 3]
 
 
-def test_figures_that_are_not_finite_are_null_in_valid_json(tmp_path: Path) -> None:
+def test_writes_null_for_values_that_are_not_finite(tmp_path: Path) -> None:
     with Log(tmp_path, logger="none") as log:
         log.write({"images": 1, "a": float("nan"), "b": float("inf"), "c": 1.5})
     text = (tmp_path / "stats.jsonl").read_text(encoding="utf-8")
     assert json.loads(text, parse_constant=pytest.fail) == {"images": 1, "a": None, "b": None, "c": 1.5}
 
 
-def test_truncate_forgets_what_lies_beyond_and_goes_on(tmp_path: Path) -> None:
+def test_truncates_and_appends(tmp_path: Path) -> None:
     with Log(tmp_path, logger="none") as log:
         for seen in (100, 200, 300):
             log.write({"images": seen})
@@ -62,14 +63,19 @@ def test_truncate_forgets_what_lies_beyond_and_goes_on(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["stats.jsonl"]
 
 
-def test_tensorboard_gets_scalars_and_grids_and_forgets_what_was_truncated(tmp_path: Path) -> None:
+def test_tensorboard_forgets_truncated_rows_although_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Log(tmp_path) as log:
         log.write({"images": 100, "loss": 1.0})
         log.write({"images": 200, "loss": 2.0, "bad": float("nan")})
         log.image("samples/a2b", np.zeros((4, 6, 3), np.uint8), images=200)
+    hour_ago = time.time() - 3600
+    monkeypatch.setattr(time, "time", lambda: hour_ago)
     with Log(tmp_path) as log:
         log.truncate(100)
         log.write({"images": 150, "loss": 3.0})
+    monkeypatch.undo()
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

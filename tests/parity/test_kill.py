@@ -9,7 +9,6 @@ import random
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,39 +20,6 @@ from velogan.store.checkpoint import list_checkpoints
 KILLED = Path(__file__).with_name("killed.py")
 
 
-@dataclass(frozen=True)
-class Process:
-    """A command in a process of its own, and the folder of what it says."""
-
-    pid: int
-    folder: Path
-    ask: Callable[[dict], Any]
-
-    def wait(self) -> int:
-        """The exit code; below zero: the signal it died of."""
-        return self.ask({"wait": self.pid})
-
-    @property
-    def said(self) -> str:
-        return (self.folder / "said").read_text()
-
-    def result(self) -> dict:
-        """What it printed, once it has ended well."""
-        assert self.wait() == 0, self.said
-        return json.loads((self.folder / "out").read_text().splitlines()[-1])
-
-
-@pytest.fixture
-def start(zygote: Callable[[dict], Any], tmp_path: Path) -> Callable[..., Process]:
-    """`start(argv, code="")` begins a command, after this Python."""
-
-    def begin(argv: list[str], *, code: str = "") -> Process:
-        question = {"argv": argv, "said": str(tmp_path / "said"), "out": str(tmp_path / "out"), "code": code}
-        return Process(zygote(question), tmp_path, zygote)
-
-    return begin
-
-
 def _flags(run: Path, *, images: int, checkpoint_every: int) -> list[str]:
     flags = f"""train --data apples2oranges --images {images} --image-size 32 --seed 3 --json --out {run}
         --train.checkpoint-every {checkpoint_every}i --train.keep 1 --train.samples 0 --train.logger none
@@ -63,31 +29,31 @@ def _flags(run: Path, *, images: int, checkpoint_every: int) -> list[str]:
     return flags.split()
 
 
-def _in_call(start: Callable[..., Process], flags: list[str], *, every: int = 1) -> tuple[dict, int]:
+def _in_call(start: Callable[..., Any], flags: list[str], *, every: int = 1) -> tuple[dict, int]:
     """Kills inside the 1st, 1 + `every`-th ... file-system call until it comes through; its result, and the kills."""
     for kills in itertools.count():
         code = f"import runpy\nrunpy.run_path({str(KILLED)!r})['die_in_call']({every * kills + 1})"
         process = start(flags, code=code)
-        ended = process.wait()
-        if ended == 0:
+        exit_code, log = process.wait()
+        if exit_code == 0:
             return json.loads((process.folder / "out").read_text().splitlines()[-1]), kills
-        assert ended == -signal.SIGKILL, process.said
+        assert exit_code == -signal.SIGKILL, log
     raise AssertionError
 
 
-def _at_random(start: Callable[..., Process], flags: list[str]) -> tuple[dict, int]:
+def _at_random(start: Callable[..., Any], flags: list[str]) -> tuple[dict, int]:
     """Kills at ten random moments, then lets it come through."""
     moments = random.Random(5)
     for _ in range(10):
         process = start(flags)
         time.sleep(moments.uniform(0.05, 0.8))
         os.kill(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, process.said
+        assert process.wait()[0] == -signal.SIGKILL
     return start(flags).result(), 10
 
 
 @pytest.mark.parametrize(
-    ("how", "images", "least"),
+    ("kill", "images", "min_kills"),
     [
         (partial(_in_call, every=5), 4, 4),
         pytest.param(_in_call, 4, 21, marks=pytest.mark.soak),
@@ -95,18 +61,20 @@ def _at_random(start: Callable[..., Process], flags: list[str]) -> tuple[dict, i
     ],
     ids=["in calls", "in every call", "at random"],
 )
-def test_killed_anywhere_and_started_again_it_ends_bit_identical(how: Any, images: int, least: int, start, tmp_path):
+def test_a_run_that_is_killed_anywhere_and_resumed_ends_bit_identical(
+    kill: Any, images: int, min_kills: int, start, tmp_path
+):
     flags = {name: _flags(tmp_path / name, images=images, checkpoint_every=2) for name in ("unbroken", "killed")}
     expected = start(flags["unbroken"]).result()
-    result, kills = how(start, flags["killed"])
-    assert kills >= least  # else it came through before it met its checkpoints
+    result, kills = kill(start, flags["killed"])
+    assert kills >= min_kills  # else it came through before it met its checkpoints
     assert result["images_seen"] == expected["images_seen"] == images
     assert result["weights_sha256"] == expected["weights_sha256"]
-    kept = {path.name for path in (tmp_path / "killed" / "checkpoints").iterdir()}
-    assert not [name for name in kept if name.startswith(".writing")]
+    names = {path.name for path in (tmp_path / "killed" / "checkpoints").iterdir()}
+    assert not [name for name in names if name.startswith(".writing")]
 
 
-def _begun(start: Callable[..., Process], flags: list[str], run: Path) -> Process:
+def _begun(start: Callable[..., Any], flags: list[str], run: Path) -> Any:
     """The command, once it has written a checkpoint more than there was."""
     before = list_checkpoints(run)[-1:]
     process = start(flags)
@@ -116,7 +84,7 @@ def _begun(start: Callable[..., Process], flags: list[str], run: Path) -> Proces
     return process
 
 
-def test_signals_save_and_exit_cleanly_and_the_run_continues_bit_identical(start, tmp_path: Path):
+def test_signals_save_and_the_resumed_run_ends_bit_identical(start, tmp_path: Path):
     images, run = 60, tmp_path / "stopped"
     expected = start(_flags(tmp_path / "unbroken", images=images, checkpoint_every=10)).result()
     flags = _flags(run, images=images, checkpoint_every=10)
@@ -130,7 +98,7 @@ def test_signals_save_and_exit_cleanly_and_the_run_continues_bit_identical(start
         assert stopped["images_seen"] == int(Path(stopped["checkpoint"]).name) < images  # saved where it stopped
     process = _begun(start, flags, run)
     os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL, process.said
+    assert process.wait()[0] == -signal.SIGKILL
     result = start(flags).result()
     assert result["finished"] is True
     assert result["weights_sha256"] == expected["weights_sha256"]

@@ -31,7 +31,7 @@ class Counting(DistributedContext):
 
 
 @pytest.mark.parametrize("preset", ["cyclegan", "onepair"])
-def test_the_bytes_are_those_of_the_exchanges(preset: str, monkeypatch: pytest.MonkeyPatch):
+def test_counts_the_bytes_that_a_step_exchanges(preset: str, monkeypatch: pytest.MonkeyPatch):
     config = RECIPES[preset]().change(**TINY)
     distributed = Counting()
     monkeypatch.setattr("torch.distributed.all_reduce", lambda flat: distributed.sent.append(flat.nbytes))
@@ -43,7 +43,7 @@ def test_the_bytes_are_those_of_the_exchanges(preset: str, monkeypatch: pytest.M
     assert [phase.bytes for phase in load_of(config).phases] == distributed.sent
 
 
-def test_the_operations_of_the_paper():
+def test_counts_the_operations_of_the_paper():
     load = load_of(RECIPES["cyclegan"]())
     assert load.flops == pytest.approx(1.88e12, rel=0.01)
     generator, discriminator = load.phases
@@ -52,18 +52,18 @@ def test_the_operations_of_the_paper():
     assert load.weights == 4 * 2 * (11_378_179 + 2_764_737)
 
 
-def test_the_command_prints_json_and_a_table(capsys: pytest.CaptureFixture[str]):
+def test_command_prints_json_and_a_table(capsys: pytest.CaptureFixture[str]):
     words = [*FLAGS, "--step-ms", "10", "--devices", "1..4", "--trials", "3", "--images", "3600"]
     main(["onepair", *words, "--memory", "10GB", "--json"])
     out = capsys.readouterr()
-    found = json.loads(out.out)
-    assert [one["devices"] for one in found["rows"]] == [1, 2, 4]
-    first = found["rows"][0]
+    result = json.loads(out.out)
+    assert [row["devices"] for row in result["rows"]] == [1, 2, 4]
+    first = result["rows"][0]
     assert first["images_per_s"] == pytest.approx(100)
     assert first["hours"] == pytest.approx(0.01)
     assert first["efficiency"] == 1
-    assert found["rows"][1]["efficiency"] < 1
-    assert found["factors"]["nodes"] == 9
+    assert result["rows"][1]["efficiency"] < 1
+    assert result["factors"]["nodes"] == 9
     assert "efficiency" in out.err
 
 
@@ -93,7 +93,7 @@ def test_a_method_is_compared_with_the_default_preset_as_it_is(
         "--set generator.block=3",
     ],
 )
-def test_bad_input_is_named_and_ends_with_exit_2(words: str, capsys: pytest.CaptureFixture[str]):
+def test_rejects_bad_input(words: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
         main([*FLAGS, "--step-ms", "10", *words.split()])
     out = capsys.readouterr()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -18,8 +18,6 @@ from benchmarks.simulate.cluster import (
     modules,
     ring,
     row,
-    simulate,
-    tree,
 )
 from benchmarks.simulate.load import Load, PhaseLoad
 from benchmarks.simulate.parse import parse_bandwidth, parse_devices, parse_latency
@@ -45,12 +43,6 @@ def test_a_ring_by_hand():
     assert ring(1e6, 4, LINK) == pytest.approx(6 * (0.001 + 0.25))
 
 
-def test_a_tree_has_a_rings_bytes_in_fewer_messages():
-    assert tree(1e6, 4, CLUSTER) == pytest.approx(4 * 0.001 + 1.5)
-    assert tree(0, 1024, CLUSTER) == pytest.approx(20 * 0.001)
-    assert ring(0, 1024, LINK) == pytest.approx(2046 * 0.001)
-
-
 def test_gloos_ring_by_hand():
     # two ranks, 4 MiB: 2 segments of 1 MiB for each rank. A wire of 2 MiB/s needs 0.5 s for one, so it never rests:
     # a request, a segment's way, two segments, and all of it twice
@@ -61,31 +53,15 @@ def test_gloos_ring_by_hand():
     assert gloo_ring(16, 8, Link(math.inf, 1.0)) == pytest.approx(2 * 8)
 
 
-def test_without_latency_all_rings_are_bound_by_the_bytes():
-    fast = Link(1e6, 0.0)
-    for ranks in (2, 3, 64):
-        least = 2 * (ranks - 1) / ranks * 7e6 / 1e6
-        assert ring(7e6, ranks, fast) == pytest.approx(least)
-        assert gloo_ring(7e6, ranks, fast) == pytest.approx(least)
-
-
-def test_one_device_exchanges_nothing():
-    found = row(1, load_of_two(), Cluster(LINK, LINK, memory=1e6), step_s=0.5, images=7200)
-    assert found.images_per_s == 4
-    assert found.efficiency == 1
-    assert found.hours == pytest.approx(0.5)
-    assert found.step_ms == 500
-
-
 def test_a_row_by_hand():
     cluster = Cluster(LINK, LINK, backend="nccl", memory=1e9)
-    found = row(2, load_of_two(), cluster, step_s=10.0, images=1)
+    result = row(2, load_of_two(), cluster, step_s=10.0, images=1)
     # the bytes once, two messages each; and 5.5 times through the memory
     exchange = (0.002 + 8 + 5.5 * 0.008) + (0.002 + 4 + 5.5 * 0.004)
-    assert found.exchange_ms == pytest.approx(1000 * exchange)
-    assert found.agree_ms == pytest.approx(4, rel=0.05)  # by gloo, on any device
-    assert found.images_per_s == pytest.approx(4000 / (10_000 + found.exchange_ms + found.agree_ms))
-    assert found.efficiency == pytest.approx(10_000 / found.step_ms)
+    assert result.exchange_ms == pytest.approx(1000 * exchange)
+    assert result.agree_ms == pytest.approx(4, rel=0.05)  # by gloo, on any device
+    assert result.images_per_s == pytest.approx(4000 / (10_000 + result.exchange_ms + result.agree_ms))
+    assert result.efficiency == pytest.approx(10_000 / result.step_ms)
 
 
 def test_a_fast_link_inside_a_host_counts_until_the_host_is_full():
@@ -98,45 +74,17 @@ def test_a_fast_link_inside_a_host_counts_until_the_host_is_full():
     assert copying(8e6, 16, shared) == 0  # where the memory is not said to have a speed
 
 
-@pytest.mark.parametrize("backend", ["gloo", "nccl"])
-def test_more_devices_are_faster_and_less_efficient_and_better_links_never_hurt(backend):
-    def rows(bandwidth: float, latency: float) -> list:
-        link = Link(bandwidth, latency)
-        cluster = Cluster(link, Link(1e11, 1e-6), per_host=4, backend=backend, memory=1e10)
-        return [row(2**power, load_of_two(), cluster, step_s=1.0, images=1000) for power in range(11)]
-
-    found = rows(1e9, 1e-6)
-    for one, more in itertools.pairwise(found):
-        assert more.images_per_s > one.images_per_s
-        assert more.efficiency < one.efficiency
-        assert more.hours < one.hours
-    for worse in (rows(1e8, 1e-6), rows(1e9, 1e-4)):
-        assert all(slow.images_per_s <= fast.images_per_s for slow, fast in zip(worse, found))
-        assert worse[-1].images_per_s < found[-1].images_per_s
-
-
 def test_modules_wait_for_the_one_with_most_to_compute():
     # of 350 operations a step, the nodes have 300 and 75
-    found = modules(load_of_two(), LINK, step_s=7.0, every=200)
-    assert found.shares == pytest.approx({"one": 300 / 350, "other": 75 / 350})
-    assert found.most == pytest.approx(350 / 300)
-    assert found.times == pytest.approx(700 / (600 + 0.001 + 12))
+    result = modules(load_of_two(), LINK, step_s=7.0, every=200)
+    assert result.shares == pytest.approx({"one": 300 / 350, "other": 75 / 350})
+    assert result.most == pytest.approx(350 / 300)
+    assert result.times == pytest.approx(700 / (600 + 0.001 + 12))
     rare = modules(load_of_two(), LINK, step_s=7.0, every=20000)
-    assert found.times < rare.times < rare.most
+    assert result.times < rare.times < rare.most
 
 
-def test_factors_multiply():
-    load = load_of_two()
-    reference = Load((phase("all", size=8, flops=1400),), weights=8, images=2)
-    found = simulate(load, CLUSTER, devices=[1, 2], step_s=7.0, images=10, every=200, trials=3, reference=reference)
-    factors = found["factors"]
-    assert [one["devices"] for one in found["rows"]] == [1, 2]
-    assert factors["method"] == 4
-    assert factors["together"] == pytest.approx(4 * factors["modules"]["times"] * 3)
-    assert factors["nodes"] == 6
-
-
-def test_what_is_asked_is_read():
+def test_parses_arguments():
     assert parse_devices("1..1024") == [2**power for power in range(11)]
     assert parse_devices("3..20") == [3, 4, 8, 16, 20]
     assert parse_devices("7..7") == [7]
@@ -147,25 +95,21 @@ def test_what_is_asked_is_read():
     assert [parse_latency(text, "") for text in ("50us", "0.05ms", "1s")] == pytest.approx([5e-5, 5e-5, 1])
 
 
-@pytest.mark.parametrize("text", ["0", "", "-1", "0..4", "4..2", "1,0", "one", "1..", "99999999", "1..9999999", "1.5"])
-def test_a_number_of_devices_that_is_none_is_told(text: str):
-    with pytest.raises(ValueError, match=r"--devices .*: write numbers from 1 to 1,048,576, as 1,2,8, or"):
-        parse_devices(text)
+@pytest.mark.parametrize(
+    ("parse", "texts", "message"),
+    [
+        (parse_devices, ["0", "", "-1", "0..4", "4..2", "1,0", "one", "1..", "99999999", "1.5"], "numbers from 1 to"),
+        (parse_bandwidth, ["fast", "10", "0Gbit", "-1Gbit", "9" * 400 + "Gbit", ""], "a number above 0 and a unit"),
+        (parse_latency, ["soon", "50", "-1us", "1min", ""], "a number and a unit"),
+    ],
+)
+def test_rejects_invalid_arguments(parse: Any, texts: list[str], message: str):
+    for text in texts:
+        with pytest.raises(ValueError, match=f": write {message}"):
+            parse(text) if parse is parse_devices else parse(text, "--flag")
 
 
-@pytest.mark.parametrize("text", ["fast", "10", "0Gbit", "-1Gbit", "1e3Gbit", "9" * 400 + "Gbit", "10 parsecs", ""])
-def test_a_bandwidth_that_is_none_is_told(text: str):
-    with pytest.raises(ValueError, match=r"--bandwidth .*: write a number above 0 and a unit, as 10Gbit"):
-        parse_bandwidth(text, "--bandwidth")
-
-
-@pytest.mark.parametrize("text", ["soon", "50", "-1us", "1min", ""])
-def test_a_latency_that_is_none_is_told(text: str):
-    with pytest.raises(ValueError, match=r"--latency .*: write a number and a unit, as 50us"):
-        parse_latency(text, "--latency")
-
-
-def test_a_step_is_measured_on_the_share_of_one_device(monkeypatch: pytest.MonkeyPatch):
+def test_measures_a_step_on_the_cores_of_one_device(monkeypatch: pytest.MonkeyPatch):
     measured: list[tuple[Config, Sequence[int]]] = []
 
     def probe(config: Config, cores: Sequence[int]) -> StepCost:
