@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ def translate(folder: Path, *, format: str | None = None) -> Summary:
         find_picture_names(folder / "in", folder / "out", suffix=format and f".{format}"),
     )
     translator = in_memory(Negative())
-    source, done = PartitionedInput(folder / "in", folder / "out", names, part_size=2), Summary.empty()
+    source, done = PartitionedInput(folder / "in", folder / "out", names, part_size=2), Summary()
     for part in source.parts():
         done = done.merge(translate_part(translator, source, part, options=options))
     return done
@@ -100,7 +99,7 @@ def test_reports_files_that_workers_ignore(
     put(tmp_path / "in/a.png", picture(0))
     put(tmp_path / "in/notes.txt", b"no picture")
     put(tmp_path / "in/scan.dcm", bytes(128) + b"DICM")
-    total = replace(Summary.empty(), seconds=1, animated=(("x.gif", 3), ("y.gif", 2)))
+    total = Summary(seconds=1, animated=(("x.gif", 3), ("y.gif", 2)))
     monkeypatch.setattr("velogan.scale.translate.translate_at_scale", lambda *_, **__: (total, 1.0))
     assert main(["translate", "apples2oranges", str(tmp_path / "in"), str(tmp_path / "out"), "--workers", "2"]) == 0
     said = " ".join(capsys.readouterr().err.split())

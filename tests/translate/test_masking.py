@@ -163,12 +163,10 @@ def test_reports_masks_of_translations_with_another_format(tmp_path: Path, outpu
 
 def test_rejects_masks_of_films_scans_and_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "film.mp4").write_bytes(b"\0\0\0\x18ftypmp42")
-    with pytest.raises(
-        ValueError, match=r"masks=.* masks are for pictures, but .*film\.mp4 is a film; leave masks out"
-    ):
+    with pytest.raises(ValueError, match=r"masks=.*: for pictures only, but .*film\.mp4 is a film; leave masks out"):
         translate(_model(), tmp_path / "film.mp4", tmp_path / "out.mp4", TranslateOptions(masks=tmp_path))
     (tmp_path / "scan.dcm").write_bytes(b"\0" * 128 + b"DICM")
-    with pytest.raises(ValueError, match=r"masks=.* masks are for pictures, but scan\.dcm is a scan; leave masks out"):
+    with pytest.raises(ValueError, match=r"masks=.*: for pictures only, but scan\.dcm is a scan; leave masks out"):
         translate(_model(), tmp_path / "scan.dcm", tmp_path / "out", TranslateOptions(masks=tmp_path))
     command = ["translate", "apples2oranges", str(tmp_path), str(tmp_path / "out")]
     assert main([*command, "--workers", "2", "--masks", str(tmp_path)]) == 2

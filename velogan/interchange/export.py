@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from velogan.files import __version__, atomic_write, require
-from velogan.interchange.half import store_half
 from velogan.networks.build import build_network
 from velogan.networks.outputs import ChangeGenerator, apply_change
 from velogan.networks.pickles import read_tensors
@@ -44,6 +43,7 @@ MAX_DIFFERENCE_HALF = 2 / 255
 
 _REQUIRED_MODULES = ("onnx", "onnxscript", "onnxruntime")
 _MAX_SIDE = 2**14  # pixels
+_MIN_HALF_VALUES = 256  # of a tensor that is stored in float16; smaller ones are not worth a cast
 
 MIN_OPSET = 18
 """The oldest ONNX opset that the exporter writes."""
@@ -119,7 +119,7 @@ def _store_half(model: Translator, file: Path, sizes: list[Size]) -> float | Non
     """Store the weights of an ONNX file in float16; return the difference, or None if they have to stay float32."""
     half_file = file.with_name(f"{file.stem}-half.onnx")
     try:
-        store_half(file, half_file)
+        _convert_weights_to_half(file, half_file)
         difference = _max_difference(model, run_onnx(half_file), sizes)
         if not difference <= MAX_DIFFERENCE_HALF:
             return None
@@ -127,6 +127,30 @@ def _store_half(model: Translator, file: Path, sizes: list[Size]) -> float | Non
     finally:
         half_file.unlink(missing_ok=True)
     return difference
+
+
+def _convert_weights_to_half(file: Path, half_file: Path) -> None:
+    """Write the network of the ONNX `file` to `half_file` with float16 weights and a cast of each to float32.
+
+    Programs fold these casts when loading, so the network still computes in float32.
+    """
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    program = onnx.load(file)
+    graph, casts = program.graph, []
+    for weight in list(graph.initializer):
+        values = numpy_helper.to_array(weight)
+        if weight.data_type != TensorProto.FLOAT or values.size < _MIN_HALF_VALUES:
+            continue
+        stored = f"{weight.name}.float16"
+        graph.initializer.remove(weight)
+        graph.initializer.append(numpy_helper.from_array(values.astype("float16"), stored))
+        casts.append(helper.make_node("Cast", [stored], [weight.name], to=TensorProto.FLOAT))
+    nodes = [*casts, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    onnx.save(program, half_file)
 
 
 Run = Callable[[Tensor], Tensor]

@@ -88,7 +88,7 @@ def translate_at_scale(
     source = PartitionedInput(input.absolute(), output.absolute(), names, part_size)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     require_ray("scale", "ray.data", user="--workers")
-    total, peak, left = Summary.empty(), 0.0, dict(enumerate(source.parts()))
+    total, peak, left = Summary(), 0.0, dict(enumerate(source.parts()))
     with ray_session(address):
         from ray.exceptions import RayError
 
@@ -105,7 +105,7 @@ def translate_at_scale(
     reason = "its worker was lost repeatedly; if memory ran out, use fewer workers"
     jobs = [_job(source, name, options) for part in left.values() for name in part]
     lost = tuple((job.name, reason) for job in jobs if options.overwrite or not job.is_done())
-    total = total.merge(replace(Summary.empty(), failed=lost))
+    total = total.merge(Summary(failed=lost))
     return replace(total, seconds=seconds), max(peak, peak_memory_mb())
 
 
@@ -177,7 +177,7 @@ class _Worker:
             done = translate_part(self._model, self._source, names, options=self._options, threads=self._threads + 1)
         except Exception as error:  # other parts continue, and the summary reports the error
             failed = tuple((escape_unprintable(name), f"{type(error).__name__}: {error}") for name in names)
-            done = replace(Summary.empty(), failed=failed)
+            done = Summary(failed=failed)
         result = (int(batch["part"][0]), done, peak_memory_mb())
         return {"result": [ray.cloudpickle.dumps(result)]}  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -61,23 +61,21 @@ def translate(
     """
     input, output = Path(input), Path(output)
     if is_film(input) and input.is_file():
-        return _translate_film(model, input, output, options, progress)
+        _reject_options_for_pictures(options, str(input), "a film")
+        return translate_film(model, input, output, options, progress=progress)
     if options.smooth:
         raise ValueError(f"smooth={options.smooth}: input {input} is not a film; leave smooth out")
     scans = find_scans(input, output, stacks=model.input.pages == "slices")
     if not scans:
         return _translate_pictures(model, input, output, options, progress)
+    _reject_options_for_pictures(options, scans[0].name, scans[0].kind)
     return _translate_with_scans(model, input, output, scans, options, progress)
 
 
-def _translate_film(
-    model: Translator, input: Path, output: Path, options: TranslateOptions, progress: Progress | None
-) -> Summary:
-    if options.masks is not None:
-        raise ValueError(f"masks={options.masks}: masks are for pictures, but {input} is a film; leave masks out")
-    if options.format is not None:
-        raise ValueError(f"format={options.format}: for pictures only; the name of the output sets a film's format")
-    return translate_film(model, input, output, options, progress=progress)
+def _reject_options_for_pictures(options: TranslateOptions, name: str, kind: str) -> None:
+    for option, value in (("masks", options.masks), ("format", options.format)):
+        if value is not None:
+            raise ValueError(f"{option}={value}: for pictures only, but {name} is {kind}; leave {option} out")
 
 
 def _translate_pictures(
@@ -102,15 +100,6 @@ def _translate_with_scans(
     progress: Progress | None,
 ) -> Summary:
     """Translate the pictures of a folder, if there are any, then its `scans`."""
-    scan = scans[0]
-    if options.masks is not None:
-        raise ValueError(
-            f"masks={options.masks}: masks are for pictures, but {scan.name} is {scan.kind}; leave masks out"
-        )
-    if options.format is not None:
-        raise ValueError(
-            f"format={options.format}: for pictures only; {scan.name} is {scan.kind}, which stays one: leave format out"
-        )
     sources = {scan.source for scan in scans}
     pictures = find_jobs(input, output, suffix=None) if input.is_dir() and list_images(input) else []
     jobs = [job for job in pictures if job.source not in sources]

@@ -67,7 +67,7 @@ def translate_film(
             failed.append((name, describe_error(error)))
     stale = find_stale(model.file, [target] * skipped)
     seconds = time.perf_counter() - started_at
-    return Summary(int(frames > 0), skipped, tuple(failed), 0, (), seconds, frames=frames, stale=stale)
+    return Summary(int(frames > 0), skipped, tuple(failed), seconds=seconds, frames=frames, stale=stale)
 
 
 def _translate(

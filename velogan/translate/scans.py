@@ -103,7 +103,7 @@ def translate_scans(
         if progress is not None:
             progress(number, len(jobs))
     stale, seconds = find_stale(model.file, existing), time.perf_counter() - started_at
-    return Summary(translated, len(existing), tuple(sorted(failed)), tiled, (), seconds, stale=stale)
+    return Summary(translated, len(existing), tuple(sorted(failed)), tiled, seconds=seconds, stale=stale)
 
 
 def _translate(model: Translator, job: ScanJob, provenance: Provenance, options: TranslateOptions) -> bool:

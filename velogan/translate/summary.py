@@ -22,21 +22,16 @@ class Summary:
     animated: name and number of frames of each animation, of which only the first was translated
     """
 
-    translated: int
-    skipped: int
-    failed: tuple[tuple[str, str], ...]
-    tiled: int
-    renamed: tuple[tuple[str, str], ...]
-    seconds: float
+    translated: int = 0
+    skipped: int = 0
+    failed: tuple[tuple[str, str], ...] = ()
+    tiled: int = 0
+    renamed: tuple[tuple[str, str], ...] = ()
+    seconds: float = 0.0
     frames: int = 0
     masked: tuple[str, ...] = ()
     animated: tuple[tuple[str, int], ...] = ()
     stale: tuple[str, ...] = ()
-
-    @classmethod
-    def empty(cls) -> Summary:
-        """Return a summary of no files."""
-        return cls(translated=0, skipped=0, failed=(), tiled=0, renamed=(), seconds=0.0)
 
     def merge(self, other: Summary) -> Summary:
         """Return the sum of two summaries; names are sorted."""

@@ -62,7 +62,7 @@ def translate_volumes(
             progress(skipped + len(failed) + len(writer.names), len(jobs_by_name))
     tiled = len(writer.names) if writer.tiled else 0
     seconds = time.perf_counter() - started_at
-    return Summary(len(writer.names), skipped, tuple(sorted(failed)), tiled, (), seconds, stale=stale)
+    return Summary(len(writer.names), skipped, tuple(sorted(failed)), tiled, seconds=seconds, stale=stale)
 
 
 class _VolumeWriter:
