@@ -46,7 +46,7 @@ def test_yaml_gives_back_what_is_not_plain(tmp_path: Path):
         ({"data": {"crop_size": 30}}, r"data.crop_size=30: input should be a multiple of 4"),
         ({"optimizer": {"lr": -1}}, r"optimizer.lr=-1: input should be greater than 0"),
         ({"method": {"gan": "best"}}, r"method.gan='best': input should be 'lsgan', 'vanilla' or 'hinge'"),
-        ({"data": {"batch_size": -1}}, "data.batch_size=-1: give a whole number from 1 on, or auto"),
+        ({"data": {"batch_size": -1}}, "data.batch_size=-1: give a positive integer, or auto"),
         ({"train": {"length": "soon"}}, "train.length: 'soon' is not a duration"),
         (
             {"discriminator": {"network": "projected"}, "method": {"source_as_fake_fraction": 0.25}},

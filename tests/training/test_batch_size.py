@@ -174,9 +174,9 @@ def test_a_continued_run_keeps_what_was_found(
 
 
 def test_others_ask_for_a_number(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(ValueError, match=r"data\.batch_size=auto is found when `velogan train` begins a run"):
+    with pytest.raises(ValueError, match=r"data\.batch_size=auto is determined when `velogan train` starts a run"):
         _ = TINY.images_per_update
-    with pytest.raises(ValueError, match="give a whole number from 1 on, or auto"):
+    with pytest.raises(ValueError, match="give a positive integer, or auto"):
         Config().change(data={"batch_size": 0})
     sweep = "sweep fast --data apples2oranges --out s --images 8 --vary data.batch_size=1,auto"
     assert main(sweep.split()) == 2

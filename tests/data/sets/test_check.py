@@ -189,7 +189,7 @@ def test_takes_window_pages_and_group_as_training_does(tmp_path: Path, capsys: p
     assert main([*folders, "--group", "patient"]) == 2
     assert "matches no name in" in capsys.readouterr().err
     assert main([*folders, "--group", "("]) == 2
-    assert "is no regular expression" in capsys.readouterr().err
+    assert "is not a regular expression" in capsys.readouterr().err
     stack = np.random.default_rng(0).integers(0, 255, (24, 16, 16), np.uint8)
     for name in ("c", "d"):
         (tmp_path / name).mkdir()

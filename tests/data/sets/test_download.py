@@ -63,7 +63,7 @@ def test_a_set_is_downloaded_and_can_be_trained_on(
     assert sources.a.train.names == ("1.jpg", "2.jpg")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["maps", "served"]
     assert main(["data", "download", "maps", str(tmp_path / "maps")]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_skips_members_outside_of_the_folder(host: str, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_failed_download_leaves_nothing(host: str, tmp_path: Path, monkeypatch
     fails("holds no maps/trainA and maps/trainB")
     file = packed(tmp_path, GOOD)
     file.write_bytes(file.read_bytes()[:-30])
-    fails("is no whole archive")
+    fails("is not a valid archive")
     packed(tmp_path, {**GOOD, "maps/trainA/bomb.jpg": bytes(10**6)})
-    monkeypatch.setattr(module, "MOST_BYTES", 10**5)
+    monkeypatch.setattr(module, "MAX_BYTES", 10**5)
     fails("would unpack to more than")

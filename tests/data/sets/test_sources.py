@@ -188,7 +188,7 @@ def test_few_groups_leave_pictures_on_both_sides(counts: dict[str, int], held_ou
 @pytest.mark.parametrize(
     ("group", "message"),
     [
-        ("p[0-9", r"(?s)group.*'p\[0-9' is no.? .*regular expression: unterminated.*write one like"),
+        ("p[0-9", r"(?s)group.*'p\[0-9' is not a regular expression: unterminated.*write one like"),
         ("q[0-9]", r"data.group='q\[0-9\]' matches no name in .*/a \(domain A\).*p1-0000.png"),
         ("q?", "matches no name"),
         ("p", r"'p': more than half of the 40 training pictures of domain A are of one group.*set data"),

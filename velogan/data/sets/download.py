@@ -1,4 +1,4 @@
-"""The data sets that the authors of CycleGAN publish, as folders trainA, trainB, testA and testB."""
+"""Download the data sets that the authors of CycleGAN publish, as folders trainA, trainB, testA and testB."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NAMES = (
     "ukiyoe2photo",
     "vangogh2photo",
 )
-"""Those that the reference implementation's documents list; cityscapes is not published there for its licence."""
+"""As listed by the reference implementation; cityscapes is not published there because of its licence."""
 
-MOST_BYTES = 2**34
-"""The most bytes that an archive and its unpacked pictures may have, each."""
+MAX_BYTES = 2**34
+"""Maximum number of bytes of an archive, and of its unpacked pictures."""
 
-_MOST_FILES = 10**5
+_MAX_FILES = 10**5
 _TIMEOUT = 30  # seconds without a byte
 _BLOCK = 2**20
 
@@ -43,62 +43,61 @@ def download(
     host: str | None = None,
     progress: Progress = lambda done, total: None,
 ) -> int:
-    """Download the data set `name` to the new folder `directory`; return the number of its pictures.
+    """Write the data set `name` to the new folder `directory`; return its number of pictures.
 
-    `progress` is called with the megabytes fetched, and all of them. The folder appears whole or not at all. Raises
-    ValueError if `directory` exists or the archive is damaged, OSError if the download fails.
+    `progress` is called with megabytes. The folder appears complete or not at all. Raises ValueError if `directory`
+    exists or the archive is damaged, OSError if the download fails.
     """
     if directory.exists():
-        raise ValueError(f"{directory} is there already: name another folder, or train on it with --data {directory}")
+        raise ValueError(f"{directory} exists already: name another folder, or train on it with --data {directory}")
     address = f"{host or HOST}/{name}.zip"
-    with locked_temp_dir(directory.absolute().parent, f".{name}-") as fresh:
-        archive = fresh / "archive.zip"
+    with locked_temp_dir(directory.absolute().parent, f".{name}-") as folder:
+        archive = folder / "archive.zip"
         _fetch(address, archive, progress)
         try:
-            count = _unpack(archive, fresh, name)
+            count = _unpack(archive, folder, name)
         except (BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-            raise ValueError(f"{address} is no whole archive ({error}): try again") from error
+            raise ValueError(f"{address} is not a valid archive ({error}): try again") from error
         archive.unlink()
-        move_into_place(fresh, directory.absolute(), is_valid=lambda: True)
+        move_into_place(folder, directory.absolute(), is_valid=lambda: True)
     return count
 
 
 def _fetch(address: str, file: Path, progress: Progress) -> None:
     try:
-        with urlopen(Request(address, headers={"User-Agent": "velogan"}), timeout=_TIMEOUT) as answer:
-            total, done = int(answer.headers.get("Content-Length") or 0), 0
+        with urlopen(Request(address, headers={"User-Agent": "velogan"}), timeout=_TIMEOUT) as response:
+            total, done = int(response.headers.get("Content-Length") or 0), 0
             with file.open("wb") as out:
-                while block := answer.read(_BLOCK):
+                while block := response.read(_BLOCK):
                     done += len(block)
-                    if max(done, total) > MOST_BYTES:
-                        raise OSError(f"it is larger than {MOST_BYTES >> 30} GiB")
+                    if max(done, total) > MAX_BYTES:
+                        raise OSError(f"it is larger than {MAX_BYTES >> 30} GiB")
                     out.write(block)
                     progress(done >> 20, max(done, total) >> 20)
             if done < total:
-                raise OSError(f"{done:,} of {total:,} bytes came")
+                raise OSError(f"{done:,} of {total:,} bytes were received")
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        raise OSError(
-            f"{address} cannot be downloaded ({reason}): try again, or unpack the archive from elsewhere and name its "
-            "folder as --data"
-        ) from error
+        hint = "try again, or unpack the archive from elsewhere and name its folder as --data"
+        raise OSError(f"{address} cannot be downloaded ({reason}): {hint}") from error
 
 
 def _unpack(archive: Path, folder: Path, name: str) -> int:
-    """Extract the pictures of an archive, except hidden ones and those outside NAME/trainA and its siblings."""
-    wanted = re.compile(rf"{re.escape(name)}/((?:train|test)[AB])/([^./\\\0][^/\\\0]*)")
-    count = 0
+    """Write the pictures of an archive in NAME/trainA and so on that are not hidden; return their number."""
+    pattern = re.compile(rf"{re.escape(name)}/((?:train|test)[AB])/([^./\\\0][^/\\\0]*)")
     with ZipFile(archive) as packed:
-        members = [(one, match) for one in packed.infolist() if (match := wanted.fullmatch(one.filename))]
-        members = [(one, match) for one, match in members if not stat.S_ISLNK(one.external_attr >> 16)]
-        if len(members) > _MOST_FILES or sum(one.file_size for one, _ in members) > MOST_BYTES:
-            raise BadZipFile(f"it would unpack to more than {_MOST_FILES:,} files or {MOST_BYTES >> 30} GiB")
-        for member, match in members:
-            target = folder / match[1] / match[2]
+        matches = [(member, pattern.fullmatch(member.filename)) for member in packed.infolist()]
+        pictures = [
+            (member, folder / match[1] / match[2])
+            for member, match in matches
+            if match and not stat.S_ISLNK(member.external_attr >> 16)
+        ]
+        if len(pictures) > _MAX_FILES or sum(member.file_size for member, _ in pictures) > MAX_BYTES:
+            raise BadZipFile(f"it would unpack to more than {_MAX_FILES:,} files or {MAX_BYTES >> 30} GiB")
+        for member, target in pictures:
             target.parent.mkdir(exist_ok=True)
             with packed.open(member) as source, target.open("wb") as out:
-                shutil.copyfileobj(source, out)  # at most `file_size` bytes, which zipfile holds it to
-            count += 1
+                shutil.copyfileobj(source, out)  # at most `file_size` bytes, which zipfile ensures
     if not all((folder / part).is_dir() for part in ("trainA", "trainB")):
         raise BadZipFile(f"it holds no {name}/trainA and {name}/trainB")
-    return count
+    return len(pictures)
