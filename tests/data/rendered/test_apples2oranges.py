@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from velogan.data.pictures.images import read_picture
-from velogan.data.rendered.apples2oranges import MARK, Rendered, render, render_folder, render_truth
+from velogan.data.rendered.apples2oranges import MANIFEST, RenderedScene, render, render_folder, render_truth
 
 
 @pytest.fixture(scope="module")
-def pictures() -> dict[str, list[Rendered]]:
+def pictures() -> dict[str, list[RenderedScene]]:
     return {side: [render("test", side, i, image_size=64, seed=0) for i in range(48)] for side in ("A", "B")}
 
 
@@ -36,7 +36,7 @@ def test_shapes_and_the_same_scene_at_any_size() -> None:
     assert decibels(halved, small.image) > 25
 
 
-def test_only_the_object_differs_from_the_truth(pictures: dict[str, list[Rendered]]) -> None:
+def test_only_the_object_differs_from_the_truth(pictures: dict[str, list[RenderedScene]]) -> None:
     for picture in pictures["A"] + pictures["B"]:
         inside = picture.mask == 255
         assert np.array_equal(inside, picture.mask > 0)
@@ -44,7 +44,7 @@ def test_only_the_object_differs_from_the_truth(pictures: dict[str, list[Rendere
         assert 0.1 < inside.mean() < 0.6
 
 
-def test_the_unchanged_input_scores_low(pictures: dict[str, list[Rendered]]) -> None:
+def test_the_unchanged_input_scores_low(pictures: dict[str, list[RenderedScene]]) -> None:
     for side in "AB":
         scores = [decibels(p.image[p.mask > 0], p.truth[p.mask > 0]) for p in pictures[side]]
         assert 11 < np.mean(scores) < 14.5
@@ -52,14 +52,14 @@ def test_the_unchanged_input_scores_low(pictures: dict[str, list[Rendered]]) -> 
         assert max(scores) < 17
 
 
-def test_oranges_are_orange_and_similar(pictures: dict[str, list[Rendered]]) -> None:
+def test_oranges_are_orange_and_similar(pictures: dict[str, list[RenderedScene]]) -> None:
     means = np.array([p.image[p.mask > 0].mean(axis=0) for p in pictures["B"]])
     assert (means[:, 0] > means[:, 1] + 30).all()
     assert (means[:, 1] > means[:, 2] + 40).all()
     assert means.std(axis=0).max() < 30
 
 
-def test_backgrounds_come_from_one_distribution(pictures: dict[str, list[Rendered]]) -> None:
+def test_backgrounds_come_from_one_distribution(pictures: dict[str, list[RenderedScene]]) -> None:
     means = {side: np.array([p.image[p.mask == 0].mean(axis=0) for p in pictures[side]]) for side in "AB"}
     assert means["A"].std(axis=0).min() > 20  # varied
     error = np.sqrt((means["A"].var(axis=0) + means["B"].var(axis=0)) / 48)
@@ -92,9 +92,9 @@ def test_a_folder_holds_pictures_truth_and_masks(tmp_path: Path) -> None:
 def test_a_folder_is_reused_replaced_or_rejected(tmp_path: Path) -> None:
     directory = tmp_path / "set"
     render_folder(directory, count=1, test_count=1, image_size=16, seed=0)
-    before = (directory / MARK).stat().st_mtime_ns
+    before = (directory / MANIFEST).stat().st_mtime_ns
     render_folder(directory, count=1, test_count=1, image_size=16, seed=0)
-    assert (directory / MARK).stat().st_mtime_ns == before
+    assert (directory / MANIFEST).stat().st_mtime_ns == before
     render_folder(directory, count=2, test_count=1, image_size=16, seed=0)
     assert len(list((directory / "trainA").iterdir())) == 2
 

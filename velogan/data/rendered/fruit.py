@@ -1,7 +1,7 @@
-"""Shaded apples and oranges of one common shape, for the rendered data set.
+"""Shaded apples and oranges of a common shape, for the rendered data set.
 
-A fruit is a dented sphere seen by a parallel camera. Its geometry, light and leaf belong to the scene; only
-the skin (and the apple's stem) belongs to the kind, so each apple has one true orange, and each orange one apple.
+A fruit is a dented sphere seen by an orthographic camera. Geometry, light and leaf belong to the scene; only the skin
+(and the apple's stem) depends on the kind, so that each apple has one true orange, and each orange one apple.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Kind = Literal["apple", "orange"]
 
 @dataclass(frozen=True)
 class Fruit:
-    """One object of a scene: place and size in picture units, pose in radians, textures of both skins."""
+    """An object of a scene: position and size relative to the image, pose in radians, textures of both skins."""
 
     x: float
     y: float
@@ -27,7 +27,7 @@ class Fruit:
     tilt: float
     lump: float
     leaf: float
-    """Side and length of the leaf; 0 for none."""
+    """Side (sign) and length of the leaf; 0 for none."""
     stem_bend: float
     redness: float
     ground: np.ndarray
@@ -40,7 +40,7 @@ class Fruit:
 
 @dataclass(frozen=True)
 class _Surface:
-    """Geometry of the visible half: normals and axis angles, each `(h, w)`, and the outline's coverage."""
+    """Geometry of the visible half: normals, coverage of the outline and angles to the axis, each `(h, w)`."""
 
     x: np.ndarray
     y: np.ndarray
@@ -52,7 +52,7 @@ class _Surface:
 
 
 def draw_fruit(random: np.random.Generator, *, x: float, y: float, radius: float) -> Fruit:
-    """Draw the pose of one fruit at a place, and always the skins of both kinds."""
+    """Draw the pose of a fruit at a position, and the skins of both kinds."""
     green = random.random() < 0.25
     ground = linear(random.uniform(0.46, 0.58), random.uniform(0.68, 0.78), random.uniform(0.2, 0.32))
     if not green:
@@ -78,7 +78,7 @@ def draw_fruit(random: np.random.Generator, *, x: float, y: float, radius: float
 
 
 def _streaks(random: np.random.Generator) -> np.ndarray:
-    """Draw `(64, 1024)` noise over (latitude, longitude), stretched in latitude and closed around it."""
+    """Draw `(64, 1024)` noise over (latitude, longitude), stretched in latitude and periodic in longitude."""
     layers = np.zeros((64, 1024), np.float32)
     for columns, weight in ((24, 0.5), (90, 0.7)):
         cells = random.standard_normal((3, columns)).astype(np.float32)
@@ -87,7 +87,7 @@ def _streaks(random: np.random.Generator) -> np.ndarray:
 
 
 def _peel(random: np.random.Generator) -> np.ndarray:
-    """Draw the orange peel's height map `(256, 256)`: pits of one size, repeating without a seam."""
+    """Draw the orange peel's seamless height map `(256, 256)`: pits of one size."""
     half = TILE // 2
     cells = stretch(random.standard_normal((44, 44)), half, half)
     pits = -np.maximum(cells - 0.1, 0)
@@ -95,9 +95,9 @@ def _peel(random: np.random.Generator) -> np.ndarray:
 
 
 def paint_fruit(canvas: np.ndarray, fruit: Fruit, kind: Kind, *, light: Light, bounce: np.ndarray) -> np.ndarray:
-    """Paint one fruit into `canvas` (`(3, S, S)` linear light) in place.
+    """Paint a fruit into `canvas`, `(3, S, S)` linear light, in place; return its coverage `(S, S)` in [0, 1].
 
-    `bounce` is the light `(3, 1, 1)` that the ground throws back. Returns the coverage `(S, S)` in [0, 1].
+    `bounce`: the light `(3, 1, 1)` that the ground reflects.
     """
     size = canvas.shape[-1]
     coverage = np.zeros((size, size), np.float32)
@@ -150,7 +150,7 @@ def _surface(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> _Surfa
 def _shade(
     fruit: Fruit, surface: _Surface, skin, toward: np.ndarray, *, light: Light, bounce: np.ndarray
 ) -> np.ndarray:
-    """Light the skin: sky and ground, one lamp, a highlight, dark in the dimple and at the contact."""
+    """Light the skin by sky, ground and a lamp with a highlight; it is dark in the dimple and at the ground."""
     albedo, normal, dimple, gloss, sharpness = skin(fruit, surface)
     facing = normal[0] * toward[0] + normal[1] * toward[1] + normal[2] * toward[2]
     half = toward + np.array([0, 0, 1], np.float32)
@@ -170,7 +170,7 @@ def _normal(surface: _Surface, push_x: np.ndarray, push_y: np.ndarray, push_z: n
 
 
 def _dent(surface: _Surface, depth: float, width: float):
-    """Dent the pole: the height is -depth exp(-pole / width), the normal moves against its gradient."""
+    """Dent the pole: the height is -depth exp(-pole / width), and the normal changes by its negative gradient."""
     dimple = np.exp(-surface.pole / width)
     slope = depth / width * dimple
     along = 1 - surface.pole
@@ -179,7 +179,7 @@ def _dent(surface: _Surface, depth: float, width: float):
 
 
 def _around(surface: _Surface) -> tuple[np.ndarray, np.ndarray]:
-    """Give screen coordinates in which equal steps are equal angles on the sphere."""
+    """Return screen coordinates in which equal steps are equal angles on the sphere."""
     stretched = 1 + 0.35 * (1 - surface.z) ** 2
     return 1.2 + surface.x * stretched * 0.3, 1.2 + surface.y * stretched * 0.3
 
@@ -215,20 +215,20 @@ def _orange_skin(fruit: Fruit, surface: _Surface):
 
 
 def _stem(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> tuple[np.ndarray, np.ndarray]:
-    """Give paint and coverage of a short bent stem that rises out of the dimple."""
+    """Return colour and coverage of a short bent stem in the dimple."""
     root = 0.95 * float(np.cos(fruit.tilt))
     along = np.clip((y - root) / 0.42, 0, 1)
     centre = fruit.stem_bend * along * along
     width = 0.035 + 0.02 * along * along
-    aside = (x - centre) / width
+    offset = (x - centre) / width
     beyond = np.maximum(np.maximum(root - y, y - root - 0.42), 0)
     distance = np.sqrt((x - centre) ** 2 + beyond**2) - width
     alpha = np.clip(0.5 - distance / pixel, 0, 1)
-    return linear(0.42, 0.3, 0.16) * (0.75 - 0.45 * np.clip(aside, -1, 1) + 0.3 * along), alpha
+    return linear(0.42, 0.3, 0.16) * (0.75 - 0.45 * np.clip(offset, -1, 1) + 0.3 * along), alpha
 
 
 def _leaf(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> tuple[np.ndarray, np.ndarray]:
-    """Give paint and coverage of a pointed leaf with a pale rib, rooted at the pole."""
+    """Return colour and coverage of a pointed leaf with a pale rib, rooted at the pole."""
     root, length = 0.98 * float(np.cos(fruit.tilt)), abs(fruit.leaf)
     side = np.sign(fruit.leaf)
     along = (side * x * 0.88 + (y - root) * 0.47) / length

@@ -1,4 +1,4 @@
-"""Picture-like backgrounds for the rendered data set: walls, floors, light and soft shadows.
+"""Photo-like backgrounds for the rendered data set: walls, floors, light and soft shadows.
 
 Canvases are `(3, S, S)` float32 in linear light, [0, 1]; `x` runs right and `y` down, both in [0, 1].
 """
@@ -24,14 +24,16 @@ class Light:
     ambient: float
 
 
-def colour(random: np.random.Generator, saturation: tuple[float, float], value: tuple[float, float]) -> np.ndarray:
+def random_colour(
+    random: np.random.Generator, saturation: tuple[float, float], value: tuple[float, float]
+) -> np.ndarray:
     """Draw a colour of any hue, `(3, 1, 1)` linear light, from ranges in display space."""
     rgb = colorsys.hsv_to_rgb(random.random(), random.uniform(*saturation), random.uniform(*value))
     return linear(*rgb)
 
 
 def linear(red: float, green: float, blue: float) -> np.ndarray:
-    """Turn display values in [0, 1] into linear light `(3, 1, 1)`, with a gamma of 2."""
+    """Convert display values in [0, 1] to linear light `(3, 1, 1)`, with a gamma of 2."""
     return np.square(np.array([red, green, blue], np.float32)).reshape(3, 1, 1)
 
 
@@ -42,7 +44,7 @@ def stretch(grid: np.ndarray, width: int, height: int) -> np.ndarray:
 
 
 def noise_tile(random: np.random.Generator) -> np.ndarray:
-    """Draw fractal noise `(256, 256)` of about zero mean and unit spread that repeats without a seam."""
+    """Draw seamless fractal noise `(256, 256)` with a mean near 0 and a standard deviation near 1."""
     half = TILE // 2
     octaves = [(4, 1.0), (8, 0.6), (16, 0.4), (64, 0.25)]
     total = np.zeros((half, half), np.float32)
@@ -53,30 +55,30 @@ def noise_tile(random: np.random.Generator) -> np.ndarray:
 
 
 def look_up(tile: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Read a repeating texture at coordinates in tile units."""
+    """Sample a repeating texture at coordinates in tile units."""
     columns = (u * TILE).astype(np.int32) & (TILE - 1)
     rows = (v * TILE).astype(np.int32) & (TILE - 1)
     return tile[rows, columns]
 
 
 def smooth_step(low: float, high: float, x: np.ndarray) -> np.ndarray:
-    """Go from 0 at `low` to 1 at `high` along a cubic."""
+    """Interpolate from 0 at `low` to 1 at `high` by a cubic."""
     t = np.clip((x - low) / (high - low), 0.0, 1.0)
     return t * t * (3.0 - 2.0 * t)
 
 
 def mix(first: np.ndarray, second: np.ndarray, weight: np.ndarray | float) -> np.ndarray:
-    """Blend two colours or pictures: 0 gives the first, 1 the second."""
+    """Blend two colours or images; weight 0 is the first, 1 the second."""
     return first + (second - first) * weight
 
 
-# Walls: functions of the picture plane
+# Walls: functions of the image plane
 
 
 def _gradient_wall(random: np.random.Generator, x: np.ndarray, y: np.ndarray, tile: np.ndarray) -> np.ndarray:
     angle = random.uniform(0, 2 * np.pi)
     along = 0.5 + 0.7 * ((x - 0.5) * np.cos(angle) + (y - 0.5) * np.sin(angle))
-    first, second = colour(random, (0.05, 0.45), (0.3, 0.95)), colour(random, (0.05, 0.45), (0.3, 0.95))
+    first, second = random_colour(random, (0.05, 0.45), (0.3, 0.95)), random_colour(random, (0.05, 0.45), (0.3, 0.95))
     return mix(first, second, np.clip(along, 0, 1))
 
 
@@ -84,12 +86,12 @@ def _backdrop_wall(random: np.random.Generator, x: np.ndarray, y: np.ndarray, ti
     size = x.shape[-1]
     blotches = stretch(random.uniform(-0.3, 1.3, (4, 4)), size, size)
     fine = stretch(tile[:24, :24], size, size)
-    first, second = colour(random, (0.1, 0.45), (0.3, 0.7)), colour(random, (0.05, 0.4), (0.5, 0.95))
+    first, second = random_colour(random, (0.1, 0.45), (0.3, 0.7)), random_colour(random, (0.05, 0.4), (0.5, 0.95))
     return mix(first, second, np.clip(blotches + 0.12 * fine, 0, 1))
 
 
 def _striped_wall(random: np.random.Generator, x: np.ndarray, y: np.ndarray, tile: np.ndarray) -> np.ndarray:
-    first = colour(random, (0.05, 0.35), (0.55, 0.95))
+    first = random_colour(random, (0.05, 0.35), (0.55, 0.95))
     second = first * random.uniform(0.6, 0.85)
     wave = np.sin(x * 2 * np.pi * random.uniform(4, 10) + random.uniform(0, 6)) * 3
     return mix(first, second, 0.5 + 0.5 * np.clip(wave, -1, 1)) * (1.05 - 0.3 * y)
@@ -97,12 +99,12 @@ def _striped_wall(random: np.random.Generator, x: np.ndarray, y: np.ndarray, til
 
 def _bokeh_wall(random: np.random.Generator, x: np.ndarray, y: np.ndarray, tile: np.ndarray) -> np.ndarray:
     wall = _gradient_wall(random, x, y, tile) * random.uniform(0.25, 0.6)
-    tint = colour(random, (0.1, 0.5), (0.7, 1.0))
+    tint = random_colour(random, (0.1, 0.5), (0.7, 1.0))
     for _ in range(random.integers(9, 18)):
         centre_x, centre_y, radius = random.random(), random.uniform(0, 0.7), random.uniform(0.03, 0.11)
         distance = np.sqrt((x - centre_x) ** 2 + (y - centre_y) ** 2)
         disc = 1 - smooth_step(radius * 0.8, radius * 1.15, distance)
-        glow = mix(tint, colour(random, (0.1, 0.5), (0.7, 1.0)), 0.5)
+        glow = mix(tint, random_colour(random, (0.1, 0.5), (0.7, 1.0)), 0.5)
         wall = mix(wall, glow, disc * random.uniform(0.15, 0.55))
     return wall
 
@@ -123,8 +125,8 @@ def _wooden_floor(random: np.random.Generator, u: np.ndarray, v: np.ndarray, til
 
 
 def _cloth_floor(random: np.random.Generator, u: np.ndarray, v: np.ndarray, tile: np.ndarray) -> np.ndarray:
-    first = colour(random, (0.0, 0.15), (0.75, 0.97))
-    second = colour(random, (0.25, 0.6), (0.35, 0.8))
+    first = random_colour(random, (0.0, 0.15), (0.75, 0.97))
+    second = random_colour(random, (0.25, 0.6), (0.35, 0.8))
     count = random.uniform(3, 6)
     bands = 0.5 + 0.5 * np.clip(4 * np.sin(u * 2 * np.pi * count), -1, 1)
     if random.random() < 0.6:  # gingham: the same bands both ways
@@ -133,12 +135,14 @@ def _cloth_floor(random: np.random.Generator, u: np.ndarray, v: np.ndarray, tile
 
 
 def _plain_floor(random: np.random.Generator, u: np.ndarray, v: np.ndarray, tile: np.ndarray) -> np.ndarray:
-    return colour(random, (0.0, 0.4), (0.4, 0.95)) * (1 + random.uniform(0.02, 0.1) * look_up(tile, u * 0.3, v * 0.3))
+    return random_colour(random, (0.0, 0.4), (0.4, 0.95)) * (
+        1 + random.uniform(0.02, 0.1) * look_up(tile, u * 0.3, v * 0.3)
+    )
 
 
 def _tiled_floor(random: np.random.Generator, u: np.ndarray, v: np.ndarray, tile: np.ndarray) -> np.ndarray:
     count = random.uniform(2.5, 5)
-    first = colour(random, (0.0, 0.3), (0.6, 0.95))
+    first = random_colour(random, (0.0, 0.3), (0.6, 0.95))
     second = first * random.uniform(0.5, 0.9)
     columns, rows = u * count, v * count
     checks = (np.floor(columns) + np.floor(rows)) % 2
@@ -152,8 +156,8 @@ WALLS: tuple[Painter, ...] = (_gradient_wall, _backdrop_wall, _striped_wall, _bo
 FLOORS: tuple[Painter, ...] = (_wooden_floor, _cloth_floor, _plain_floor, _tiled_floor)
 
 
-def background(random: np.random.Generator, size: int) -> tuple[np.ndarray, float]:
-    """Paint a background `(3, size, size)`; the second result is the horizon's y, 0 where seen from above."""
+def paint_background(random: np.random.Generator, size: int) -> tuple[np.ndarray, float]:
+    """Paint a background `(3, size, size)`; return it and the horizon's y, 0 if seen from above."""
     steps = ((np.arange(size, dtype=np.float32) + 0.5) / size).astype(np.float32)
     x, y = np.broadcast_to(steps, (size, size)), np.broadcast_to(steps[:, None], (size, size))
     tile = noise_tile(random)

@@ -125,7 +125,7 @@ def find_annotations(config: DataConfig, sources: Iterable[DomainSource]) -> dic
 
     Raises ValueError if a path is not a folder, or contains no file named like a training picture.
     """
-    found: dict[str, AnnotationFiles] = {}
+    by_field: dict[str, AnnotationFiles] = {}
     for source in sources:
         for kind in ("masks", "labels"):
             field = f"{kind}_{source.letter.lower()}"
@@ -136,9 +136,9 @@ def find_annotations(config: DataConfig, sources: Iterable[DomainSource]) -> dic
                 raise ValueError(f"{option} is for folders of pictures, not for {source.train.location}: leave it out")
             if not folder.is_dir():
                 raise ValueError(f"{option} is not a folder: name one that holds {kind} with the names of the pictures")
-            found[field] = AnnotationFiles(kind, option, folder, list_by_stem(folder))
-            found[field].annotated(source.train.names)
-    return found
+            by_field[field] = AnnotationFiles(kind, option, folder, list_by_stem(folder))
+            by_field[field].annotated(source.train.names)
+    return by_field
 
 
 def open_annotations(

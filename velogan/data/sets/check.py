@@ -212,7 +212,7 @@ def _summarize(key: str, folder: ImageSource, files: list[_Checked], config: Dat
         "width": _spread([file.size[0] for file in good]),
         "height": _spread([file.size[1] for file in good]),
         "modes": dict(Counter(file.mode for file in good).most_common()),
-        "values": {dtype: {"min": min(ends), "max": max(ends)} for dtype, ends in values.items()},
+        "values": {dtype: {"min": min(limits), "max": max(limits)} for dtype, limits in values.items()},
         "grey": [file.name for file in good if file.is_grey],
         "unreadable": [{"name": name, "reason": reason} for name, reason in unreadable],
         "duplicates": [names for names in equal.values() if len(names) > 1],

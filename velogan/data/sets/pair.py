@@ -78,16 +78,19 @@ def probe_channels(source: DomainSource, config: DataConfig) -> int:
 
 def open_data(config: DataConfig, *, task: Task, print_line: Callable[[str], None]) -> Data:
     """Find, render or decode the training pictures of both domains. Raises ValueError if there are none."""
-    found = find_sources(config, progress=task("rendering" if config.path[0] == BUILT_IN else "looking through files"))
-    sources = (found.a, found.b)
-    annotations = find_annotations(config, sources)
+    sources = find_sources(
+        config, progress=task("rendering" if config.path[0] == BUILT_IN else "looking through files")
+    )
+    annotations = find_annotations(config, (sources.a, sources.b))
     domains = []
-    for source in sources:
+    for source in (sources.a, sources.b):
         letter, progress = source.letter, task(f"preparing {source.letter}")
         domain = open_domain(source.train, config, test=False, **config.read_options(letter), progress=progress)
         warnings = domain_warnings(source.train, domain.format, domain.sample(_SAMPLE), letter=letter)
         for line in filter(None, (domain.note, domain.skipped_line, *warnings)):
             print_line(f"domain {letter}: {line}")
         domains.append(domain)
-    opened = open_annotations(config, annotations, zip(sources, domains), task=task, print_line=print_line)
-    return Data(found, domains[0], domains[1], opened)
+    opened = open_annotations(
+        config, annotations, zip((sources.a, sources.b), domains), task=task, print_line=print_line
+    )
+    return Data(sources, domains[0], domains[1], opened)

@@ -154,14 +154,12 @@ def find_sources(config: DataConfig, *, progress: Progress | None = None) -> Sou
     Raises ValueError, with field, folder and hint, if a folder is missing or empty, or if `data.group` matches nothing
     or yields one group.
     """
-    found = _find(config, progress)
-    sources = (found.a, found.b)
-    for source in sources:
+    sources = _find(config, progress)
+    for source in (sources.a, sources.b):
         _check_names(source, config)
-    if config.validation and min(len(source.train.names) for source in sources) >= MIN_TO_HOLD_OUT:
-        a, b = (_hold_out(source, config) for source in sources)
-        found = replace(found, a=a, b=b)
-    return found
+    if config.validation and min(len(source.train.names) for source in (sources.a, sources.b)) >= MIN_TO_HOLD_OUT:
+        sources = replace(sources, a=_hold_out(sources.a, config), b=_hold_out(sources.b, config))
+    return sources
 
 
 def check_output_outside_data(config: DataConfig, out: Path) -> None:
