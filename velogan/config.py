@@ -151,7 +151,7 @@ class Config(BaseModel):
         discriminator = _override(self.discriminator, self.discriminator_b, "discriminator_b")
         a, b = self.data.channels_a or 3, self.data.channels_b or 3
         return Spec(
-            generators={"a2b": self.generator.between(a, b), "b2a": generator.between(b, a)},
+            generators={"a2b": self.generator.resolve_output(a, b), "b2a": generator.resolve_output(b, a)},
             discriminators={"a2b": self.discriminator, "b2a": discriminator},
             channels={"A": a, "B": b},
         )

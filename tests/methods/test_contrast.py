@@ -16,7 +16,7 @@ from velogan.methods.contrast import PATCHES, Contrast, ContrastObjective
 from velogan.networks.build import build_network
 from velogan.networks.generators import GeneratorConfig, ResidualBlock, build_generator, compose
 from velogan.networks.outputs import apply_mask
-from velogan.networks.tapped import split_for_features
+from velogan.networks.patch_features import split_for_features
 from velogan.objectives.losses import (
     TEMPERATURE,
     gather_at,

@@ -133,7 +133,7 @@ def test_stages_compose_the_generator_and_its_autoencoder():
     composed = compose(*stages)
     assert composed.state_dict().keys() == net.state_dict().keys()
     assert torch.equal(composed(images), net(images))
-    autoencoder = build_generator(GeneratorConfig.model_validate(config.model_dump() | config.autoencoder()))
+    autoencoder = build_generator(GeneratorConfig.model_validate(config.model_dump() | config.autoencoder_fields()))
     autoencoder.load_state_dict(compose(stages.encoder, stages.decoder).state_dict())
     assert torch.equal(autoencoder(images), stages.decoder(stages.encoder(images)))
 

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 from velogan.networks.cells import generator_kinds, operation_names
-from velogan.search.history import Tick, kind, read_architecture
+from velogan.search.history import HistoryEntry, cell_kind, read_architecture
 
 
 def test_infers_kinds_from_operations():
     for letter in ("e", "r", "d"):
         for space in ("paper", "code"):
-            assert kind(dict.fromkeys(operation_names(letter, space), 0.1)) == letter
+            assert cell_kind(dict.fromkeys(operation_names(letter, space), 0.1)) == letter
 
 
 def test_skips_damaged_lines(tmp_path: Path):
@@ -19,8 +19,8 @@ def test_skips_damaged_lines(tmp_path: Path):
         f"model.{place}": dict.fromkeys(operation_names(letter), 1 / len(operation_names(letter)))
         for place, letter in enumerate(generator_kinds(9))
     }
-    history = [Tick(images=images, shares={"G_A": mixtures}) for images in (10, 20, 30)]
-    good = [json.dumps(tick) for tick in history]
+    history = [HistoryEntry(images=images, shares={"G_A": mixtures}) for images in (10, 20, 30)]
+    good = [json.dumps(entry) for entry in history]
     other = json.dumps({"images": 5, "shares": {"G_A": {"model.0": {"conv3": 1.0}}}})
     broken = ['{"images": 5}', "[]", '{"images": 7, "shares": {"G_A": {}}}', good[0].replace("0.", "NaN,", 1), other]
     (tmp_path / "architecture.jsonl").write_text("\n".join([*broken, *good, good[0][:100]]))

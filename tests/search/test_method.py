@@ -190,9 +190,9 @@ def test_averages_have_their_own_architecture_weights(search: Callable[..., Conf
     with torch.no_grad():
         for weight in averages["arch_G_A"].parameters():
             weight.copy_(torch.arange(len(weight)).float())
-    averaged = [mixed.weights for mixed in mixtures(views.generators["a2b"]).values()]
+    averaged = [mixed.shares for mixed in mixtures(views.generators["a2b"]).values()]
     assert all(int(shares.argmax()) == len(shares) - 1 for shares in averaged)
-    assert all(shares.max() < 0.4 for shares in (mixed.weights for mixed in mixtures(roles["G_A"]).values()))
+    assert all(shares.max() < 0.4 for shares in (mixed.shares for mixed in mixtures(roles["G_A"]).values()))
     assert any("architectures" in name for name in views.generators["a2b"].state_dict()), "a checkpoint has them"
 
 

@@ -28,7 +28,7 @@ def _build(name: str, **fields: Any) -> nn.Module:
 
 def _sum_of_operations(mixed: MixedOp, x: Tensor) -> Tensor:
     """The mixture as the paper defines it, operation by operation."""
-    total, *rest = (share * net(x) for share, net in zip(mixed.weights, mixed.candidates.values()))
+    total, *rest = (share * net(x) for share, net in zip(mixed.shares, mixed.candidates.values()))
     for output in rest:
         total = total + output
     return total

@@ -40,7 +40,7 @@ class Adversarial(Method):
     def fixed_size_fields(self) -> Mapping[str, str]:
         return {f"method.pool_size={self.pool_size}": "0"} if self.pool_size else {}
 
-    def discriminator_term(
+    def discriminator_loss(
         self,
         discriminator: nn.Module,
         *,
@@ -49,7 +49,7 @@ class Adversarial(Method):
         batched: bool,
         weights: Tensor | None = None,
     ) -> Tensor:
-        """Return a discriminator's loss: half of real plus fake. See `batched_forward` for `batched`.
+        """Return a discriminator's loss: half the sum for real images and fakes. See `batched_forward` for `batched`.
 
         `weights`: those of fakes, for heads on pretrained features. The PatchGAN, which comes last, has none.
         """

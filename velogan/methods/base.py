@@ -52,7 +52,7 @@ class Spec:
 class Role:
     """One network of a method and its purpose.
 
-    `header`: from which `networks.build.build_network` rebuilds it; None if it is saved within the generators' files.
+    `header`: the input of `networks.build.build_network`; None if the network is part of the generators' files.
     `averaged`: whether its weights have a moving average. `real_domain`: the domain whose images, or encodings of them
     (`input_kind`), a discriminator distinguishes from fakes; None for other networks.
     """
@@ -69,7 +69,7 @@ class InferenceGenerators:
     """The complete generators of a method, by direction, over the weights of the roles.
 
     `reconstruction`: encodes and decodes an image without translating it; None if the method has no autoencoder.
-    `translates`: False if the generators too reconstruct their input, as an autoencoder that is trained alone.
+    `translates`: False if the generators, too, reconstruct their input: only an autoencoder is trained.
     """
 
     generators: Mapping[Direction, nn.Module]
@@ -108,7 +108,7 @@ class Method(BaseModel):
 
     @property
     def fixed_size_fields(self) -> Mapping[str, str]:
-        """Fields, as `name=value`, that need images of one size, each with a value that does not."""
+        """Fields (`name=value`) that need images of one size, each mapped to a value that does not."""
         return {}
 
     def check(self, spec: Spec) -> None:

@@ -16,11 +16,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from velogan.methods.base import InferenceGenerators, Role, Spec
-from velogan.methods.image_gan import DIRECTIONS, DirectionSpec, ImageGAN, ImageGANObjective, Shapes, sum_of
+from velogan.methods.image_gan import DIRECTIONS, DirectionSpec, ImageGAN, ImageGANObjective, Shapes, sum_terms
 from velogan.networks.build import NetworkFactory
 from velogan.networks.generators import compose
 from velogan.networks.outputs import KeepGenerator, MaskGenerator, apply_mask
-from velogan.networks.tapped import FeatureEncoder, PatchHeads, split_for_features
+from velogan.networks.patch_features import FeatureEncoder, PatchHeads, split_for_features
 from velogan.objectives.base import LossOutput, Phase, PhaseCache, batched_forward
 from velogan.objectives.losses import edge_loss, gather_at, generator_adversarial_loss, patch_nce_loss, sample_locations
 from velogan.types import Batch, Direction, Letter, Nets, domains_of
@@ -29,7 +29,7 @@ PATCHES = 256
 """Number of patches of an image that are compared at each tap."""
 
 MAX_TAPS = 5
-"""The image itself, and at most four feature maps of the generator."""
+"""Maximum number of maps compared: the image itself, and four feature maps of the generator."""
 
 
 class Contrast(ImageGAN):
@@ -121,7 +121,7 @@ def _compose_generator(nets: Nets, source: Letter, output: str) -> nn.Module:
 
 
 Taps = tuple[Tensor, ...]
-"""An image batch `(B, C, H, W)` and the feature maps of the generator's encoder for it."""
+"""The maps that are compared: an image batch `(B, C, H, W)` and the feature maps of the generator's encoder."""
 
 
 class ContrastObjective(ImageGANObjective):
@@ -160,7 +160,7 @@ class ContrastObjective(ImageGANObjective):
             if config.edges:
                 terms[f"edges_{direction.letter}"] = edge_loss(fake, batch[direction.source]) * config.edges
             fakes[direction.fake] = fake.float()
-        return LossOutput(loss=sum_of(terms), logged=terms, cache=fakes)
+        return LossOutput(loss=sum_terms(terms), logged=terms, cache=fakes)
 
     def translate(self, nets: Nets, direction: DirectionSpec, images: Tensor) -> Tensor:
         ((fake,), _) = self._translate_with_taps(nets, direction, [images])
@@ -169,7 +169,7 @@ class ContrastObjective(ImageGANObjective):
     def _translate_with_taps(
         self, nets: Nets, direction: DirectionSpec, images: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Taps]]:
-        """Return the translation of each batch, and its taps."""
+        """Return the translation and the taps of each batch of `images`."""
         taps, rest = self._taps(nets, direction, images), nets[f"R_{direction.source}"]
         outputs = batched_forward(rest, *(features[-1] for features in taps), batched=self.batched)
         if self.masks[direction.letter]:

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from velogan.methods.base import InferenceGenerators, Role, Spec
-from velogan.methods.image_gan import DIRECTIONS, DirectionSpec, ImageGAN, ImageGANObjective, Shapes, sum_of
+from velogan.methods.image_gan import DIRECTIONS, DirectionSpec, ImageGAN, ImageGANObjective, Shapes, sum_terms
 from velogan.networks.build import NetworkFactory
 from velogan.objectives.base import LossOutput, Phase, PhaseCache, batched_forward, run_branches
 from velogan.objectives.losses import edge_loss, generator_adversarial_loss
@@ -111,7 +111,7 @@ class CycleGANObjective(ImageGANObjective):
                 loss = edge_loss(images[direction.fake], batch[direction.source])
                 terms[f"edges_{direction.letter}"] = loss * config.edges
         fakes = {direction.fake: images[direction.fake].float() for direction in self.directions}
-        return LossOutput(loss=sum_of(terms), logged=terms, cache=fakes)
+        return LossOutput(loss=sum_terms(terms), logged=terms, cache=fakes)
 
     def translate(self, nets: Nets, direction: DirectionSpec, images: Tensor) -> Tensor:
         return nets[direction.generator](images)

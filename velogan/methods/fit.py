@@ -43,10 +43,10 @@ def phases_of(method: Method, spec: Spec) -> Sequence[Phase]:
 def _check_multiple(spec: Spec, shape: tuple[int, int]) -> None:
     for config in spec.generators.values():
         if any(side % config.multiple for side in shape):
-            fits = max(config.multiple, max(shape) // config.multiple * config.multiple)
+            nearest = max(config.multiple, max(shape) // config.multiple * config.multiple)
             raise ValueError(
                 f"generator.network={config.network} needs sides divisible by {config.multiple}, but images are "
-                f"{shape[1]}x{shape[0]}: set data.crop_size={fits} with a preprocess that crops, or use resnet"
+                f"{shape[1]}x{shape[0]}: set data.crop_size={nearest} with a preprocess that crops, or use resnet"
             )
 
 

@@ -78,7 +78,7 @@ class ImageGAN(Adversarial):
         raise NotImplementedError
 
     def shapes(self, spec: Spec, shape: tuple[int, int]) -> Shapes:
-        """Return the shapes of images of each domain, for `shape` (H, W)."""
+        """Return (C, H, W) of images of each domain, for `shape` (H, W)."""
         return {letter: (channels, *shape) for letter, channels in spec.channels.items()}
 
     def discriminator(self, spec: Spec, direction: Direction, factory: NetworkFactory) -> Role:
@@ -96,8 +96,8 @@ class ImageGAN(Adversarial):
 class DirectionSpec:
     """The names of one direction.
 
-    `letter`: suffix of its networks and loss terms. `fake`, `reconstruction`, `identity`: what its generator makes of
-    images of the source, of fakes of the source domain (the cycle), and of images of the target.
+    `letter`: suffix of its loss terms. `fake`, `reconstruction`, `identity`: its generator's outputs for real images of
+    the source domain, for fakes of the source domain (the cycle), and for real images of the target domain.
     """
 
     letter: Literal["a", "b"]
@@ -157,7 +157,7 @@ class ImageGANObjective:
         ]
 
     def discriminator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """Compute half of real plus fake loss (section 7.1's slowdown), on fakes from the pool and on source images."""
+        """Compute half the sum of real and fake loss (section 7.1), on fakes from the pool and on source images."""
         fakes = self._fakes(nets, batch, cache)
         terms: dict[str, Tensor] = {}
         for direction in self.directions:
@@ -170,10 +170,10 @@ class ImageGANObjective:
                 weights = (~is_source) / (1 - self.source_as_fake_fraction)
             augmented_fake = self.augment_for_discriminator(direction, fake, batch, "fake")
             real = self.augment_for_discriminator(direction, batch[direction.target], batch, "real")
-            terms[direction.letter] = self.config.discriminator_term(
+            terms[direction.letter] = self.config.discriminator_loss(
                 nets[direction.discriminator], real=real, fake=augmented_fake, batched=self.batched, weights=weights
             )
-        return LossOutput(loss=sum_of(terms), logged=terms)
+        return LossOutput(loss=sum_terms(terms), logged=terms)
 
     def _fakes(self, nets: Nets, batch: Batch, cache: PhaseCache) -> PhaseCache:
         """Return the fakes of the generators' phase; translate again if this process does not run that phase."""
@@ -194,6 +194,6 @@ class ImageGANObjective:
         return self.augmenter(images, self.slots.rows(batch, f"augment {use} {direction.letter}"))
 
 
-def sum_of(terms: dict[str, Tensor]) -> Tensor:
+def sum_terms(terms: dict[str, Tensor]) -> Tensor:
     """Add the terms in their order."""
     return reduce(add, terms.values())

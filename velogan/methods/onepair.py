@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from velogan.methods.adversarial import Adversarial
 from velogan.methods.base import InferenceGenerators, Role, Spec, discriminator_header, generator_header
-from velogan.methods.image_gan import sum_of
+from velogan.methods.image_gan import sum_terms
 from velogan.networks.build import NetworkFactory
 from velogan.networks.generators import GeneratorConfig, compose, split
 from velogan.networks.outputs import ChangeGenerator
@@ -95,7 +95,7 @@ class OnePair(Adversarial):
                 f"generator.network={generator.network} has no encoder, translator and decoder, which method=onepair "
                 "needs: set generator.network=resnet"
             )
-        if _around_translator(spec.generators["b2a"]) != _around_translator(generator):
+        if _without_translator(spec.generators["b2a"]) != _without_translator(generator):
             raise ValueError("generator_b differs from generator, but method=onepair has one autoencoder: leave it out")
         if generator.output in ("mask", "keep"):
             raise ValueError(
@@ -103,7 +103,8 @@ class OnePair(Adversarial):
                 "image"
             )
         for direction in self.translator_directions:
-            section, network = f"discriminator{'_b' * (direction == 'b2a')}", spec.discriminators[direction].network
+            section = "discriminator" if direction == "a2b" else "discriminator_b"
+            network = spec.discriminators[direction].network
             if network.startswith("projected"):
                 raise ValueError(
                     f"{section}.network={network} needs images, but method=onepair has encodings: set "
@@ -180,7 +181,7 @@ class OnePair(Adversarial):
 
     def _header_a2b(self, spec: Spec) -> dict[str, Any]:
         """Return the header of encoder, translator (if any) and decoder together."""
-        changes = spec.generators["a2b"].autoencoder() if self.autoencoder_only else {}
+        changes = spec.generators["a2b"].autoencoder_fields() if self.autoencoder_only else {}
         return generator_header(spec, "a2b", **changes)
 
 
@@ -203,7 +204,7 @@ class OnePairObjective:
         self.num_uniforms = {"train": self.slots.num_uniforms}
 
     def phases(self) -> list[Phase]:
-        """Return the phases of `stage`: autoencoder, translators on its encodings, discriminators on both."""
+        """Return the phases of the `stage`; translators and discriminators get the autoencoder's encodings."""
         translators = tuple(f"T_{source}" for source in self.sources)
         autoencoder = Phase(name="autoencoder", trains=("E", "R"), loss=self.autoencoder_loss)
         translator = Phase(name="translator", trains=translators, loss=self.translator_loss)
@@ -216,7 +217,7 @@ class OnePairObjective:
     def autoencoder_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         """Compute the reconstruction losses of both domains; cache the encodings."""
         encodings = self._encode(nets, batch)
-        outputs_a, outputs_b = _source_and_target("A", _map(nets["R"], encodings))
+        outputs_a, outputs_b = _source_and_target("A", _apply_to_each(nets["R"], encodings))
         weight = self.config.reconstruction
         terms = {
             "reconstruction_a": l1_loss(outputs_a, batch["A"]) * weight,
@@ -225,45 +226,45 @@ class OnePairObjective:
         if self.config.scale:
             mean_square = torch.stack([encoding.float().square().mean() for encoding in encodings]).mean()
             terms["scale"] = self.config.scale * mean_square.log().square()
-        return LossOutput(loss=sum_of(terms), logged=terms, cache=_pack(encodings))
+        return LossOutput(loss=sum_terms(terms), logged=terms, cache=_pack_encodings(encodings))
 
     def translator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         """Compute the translators' losses on cached encodings, or on new ones if the autoencoder is not trained."""
-        encodings = _unpack(cache) or self._encode(nets, batch)
+        encodings = _unpack_encodings(cache) or self._encode(nets, batch)
         terms: dict[str, Tensor] = {}
-        fakes = _pack(encodings)
+        fakes = _pack_encodings(encodings)
         for source in self.sources:
             losses, fake = self._direction_losses(nets, source, encodings)
             terms |= {f"{name}_{source.lower()}": loss for name, loss in losses.items()}
             if f"D_{source}" in self.pools:
                 fakes[f"fake_D_{source}"] = fake.float()
-        return LossOutput(loss=sum_of(terms), logged=terms, cache=fakes)
+        return LossOutput(loss=sum_terms(terms), logged=terms, cache=fakes)
 
     def discriminator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """Compute half of real plus fake loss, on fakes from the pools, as CycleGAN does."""
+        """Compute half the sum of real and fake loss, on fakes from the pools, as CycleGAN does."""
         cache, terms = self._with_fakes(nets, batch, cache), dict[str, Tensor]()
         for source in self.sources:
             role = f"D_{source}"
             fake = self.pools[role](cache[f"fake_{role}"], self.slots.rows(batch, f"pool {role}"))
-            _, real = _source_and_target(source, _unpack(cache))
-            terms[role.lower()] = self.config.discriminator_term(nets[role], real=real, fake=fake, batched=self.batched)
-        return LossOutput(loss=sum_of(terms), logged=terms)
+            _, real = _source_and_target(source, _unpack_encodings(cache))
+            terms[role.lower()] = self.config.discriminator_loss(nets[role], real=real, fake=fake, batched=self.batched)
+        return LossOutput(loss=sum_terms(terms), logged=terms)
 
     def _with_fakes(self, nets: Nets, batch: Batch, cache: PhaseCache) -> PhaseCache:
         """Return the translators' cache; compute encodings and fakes if this process does not run that phase."""
         if any(name.startswith("fake_") for name in cache):
             return cache
         with torch.no_grad():
-            encodings = _unpack(cache) or self._encode(nets, batch)
+            encodings = _unpack_encodings(cache) or self._encode(nets, batch)
             fakes = {
                 f"fake_D_{source}": nets[f"T_{source}"](_source_and_target(source, encodings)[0]).float()
                 for source in self.sources
             }
-        return {**cache, **_pack(encodings), **fakes}
+        return {**cache, **_pack_encodings(encodings), **fakes}
 
     def _encode(self, nets: Nets, batch: Batch) -> Encodings:
         a, b = batch["A"], batch["B"]
-        return _map(nets["E"], (torch.cat([a, b]),) if self.batched else (a, b))
+        return _apply_to_each(nets["E"], (torch.cat([a, b]),) if self.batched else (a, b))
 
     def _direction_losses(
         self, nets: Nets, source_domain: Letter, encodings: Encodings
@@ -273,7 +274,7 @@ class OnePairObjective:
         source, target = _source_and_target(source_domain, encodings)
         terms: dict[str, Tensor] = {}
         if config.deviation_target:
-            fake, target_output = _source_and_target(source_domain, _map(translator, encodings))
+            fake, target_output = _source_and_target(source_domain, _apply_to_each(translator, encodings))
             terms["deviation_target"] = config.deviation_target * l1_loss(target_output, target.detach())
         else:
             fake = translator(source)
@@ -285,9 +286,9 @@ class OnePairObjective:
         return terms, fake
 
 
-def _around_translator(config: GeneratorConfig) -> GeneratorConfig:
+def _without_translator(config: GeneratorConfig) -> GeneratorConfig:
     """Return the generator's configuration without its translator, which is separate for each direction."""
-    return config.model_copy(update={**config.autoencoder(), "output": config.output})
+    return config.model_copy(update={**config.autoencoder_fields(), "output": config.output})
 
 
 def _load_in_order(net: nn.Module, other: nn.Module) -> None:
@@ -298,15 +299,15 @@ def _load_in_order(net: nn.Module, other: nn.Module) -> None:
     net.load_state_dict(dict(zip(names, weights)))
 
 
-def _map(net: nn.Module, inputs: Encodings) -> Encodings:
+def _apply_to_each(net: nn.Module, inputs: Encodings) -> Encodings:
     return tuple(net(x) for x in inputs)
 
 
-def _pack(encodings: Encodings) -> dict[str, Tensor]:
+def _pack_encodings(encodings: Encodings) -> dict[str, Tensor]:
     return {f"encoded_{number}": encoding for number, encoding in enumerate(encodings)}
 
 
-def _unpack(cache: PhaseCache) -> Encodings:
+def _unpack_encodings(cache: PhaseCache) -> Encodings:
     """Return the encodings in a cache; empty if there are none."""
     return tuple(value for name, value in cache.items() if name.startswith("encoded_"))
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.networks.patch_features import PatchHeads
 from velogan.networks.segmenter import build_segmenter
-from velogan.networks.tapped import PatchHeads
 
 MAX_CHANNELS = 4096
 

@@ -77,7 +77,7 @@ class DiscriminatorConfig(BaseModel):
         return self
 
     @property
-    def chosen(self) -> tuple[str, ...]:
+    def resolved_operations(self) -> tuple[str, ...]:
         """The operations of cells: those set, or the default ones."""
         return self.operations or default_operations(
             discriminator_kinds(self.space), space=self.space, discriminator=True
@@ -145,7 +145,7 @@ def _initialised(model: nn.Sequential, config: DiscriminatorConfig) -> Stage:
 
 def _cells(config: DiscriminatorConfig, in_channels: int, *, fill: FillSlot | None, first: int = 0) -> nn.Sequential:
     return discriminator_layers(
-        fill or fill_with(config.chosen[first:]),
+        fill or fill_with(config.resolved_operations[first:]),
         channels=config.channels,
         norm="none" if config.norm == "spectral" else config.norm,
         space=config.space,

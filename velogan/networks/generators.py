@@ -138,7 +138,7 @@ class GeneratorConfig(BaseModel):
             )
         return self
 
-    def between(self, in_channels: int, out_channels: int) -> GeneratorConfig:
+    def resolve_output(self, in_channels: int, out_channels: int) -> GeneratorConfig:
         """Return the configuration for images with these numbers of channels, with `output=auto` resolved."""
         if self.output != "auto":
             return self
@@ -160,11 +160,11 @@ class GeneratorConfig(BaseModel):
         return self.channels if self.network == "cells" else 4 * self.channels
 
     @property
-    def chosen(self) -> tuple[str, ...]:
+    def resolved_operations(self) -> tuple[str, ...]:
         """The operations of cells: those set, or the default ones."""
         return self.operations or default_operations(generator_kinds(self.blocks, self.space), space=self.space)
 
-    def autoencoder(self) -> dict[str, Any]:
+    def autoencoder_fields(self) -> dict[str, Any]:
         """Return the fields that turn this configuration into one of its encoder and decoder alone."""
         fields: dict[str, Any] = {"blocks": 0, "output": "image"}
         if self.operations:
@@ -182,7 +182,7 @@ def build_generator(
     `fill`: builds the operations of cells. Default: the operations of `config`.
     Raises ValueError if `output` is change, mask or keep and the numbers of channels differ.
     """
-    config = config.between(in_channels, out_channels)
+    config = config.resolve_output(in_channels, out_channels)
     masks = config.output == "mask"
     if config.output in ("mask", "keep", "change") and in_channels != out_channels:
         raise ValueError(
@@ -191,7 +191,7 @@ def build_generator(
         )
     if config.network == "cells":
         model = generator_layers(
-            fill or fill_with(config.chosen),
+            fill or fill_with(config.resolved_operations),
             hidden=config.channels,
             blocks=config.blocks,
             norm=config.norm,

@@ -168,13 +168,13 @@ def _normalize(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _header(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """Infer the header of a network from its first convolution and its names."""
-    if _size(state, "model.1.weight") == (7, 7):
+    if _kernel_size(state, "model.1.weight") == (7, 7):
         return _resnet(state)
     if "model.model.0.weight" in state:
         return _unet(state)
-    if _size(state, "model.0.weight") == (4, 4):
+    if _kernel_size(state, "model.0.weight") == (4, 4):
         return _patch(state)
-    if _size(state, "model.0.weight") == (1, 1):
+    if _kernel_size(state, "model.0.weight") == (1, 1):
         return _pixel(state)
     first = next(iter(state))
     raise ValueError(f"unexpected key {first[:120]!r} of shape {tuple(state[first].shape)}")
@@ -253,7 +253,7 @@ def _norm(state: Mapping[str, Tensor], convolution: str, norm: str) -> Any:
     return "instance" if f"{convolution}.bias" in state else "none"
 
 
-def _size(state: Mapping[str, Tensor], name: str) -> tuple[int, ...]:
+def _kernel_size(state: Mapping[str, Tensor], name: str) -> tuple[int, ...]:
     """Return height and width of a convolution's kernel; empty if there is no such convolution."""
     return tuple(state[name].shape[2:]) if name in state and state[name].ndim == 4 else ()
 
@@ -267,7 +267,7 @@ def _description(header: Mapping[str, Any]) -> str:
     """Describe the network in words."""
     config = header["config"]
     depth = {"resnet": f" of {config.get('blocks')} blocks", "n_layers": f" of {config.get('layers')} layers"}
-    more = ", dropout" if config.get("dropout") else ""
-    more += ", anti-aliased" if config.get("antialias", False) not in (False, "none") else ""
+    suffix = ", dropout" if config.get("dropout") else ""
+    suffix += ", anti-aliased" if config.get("antialias", False) not in (False, "none") else ""
     kind = f"{config['network']}{depth.get(config['network'], '')}"
-    return f"{header['network']} {kind}, width {config['channels']}, norm {config['norm']}{more}"
+    return f"{header['network']} {kind}, width {config['channels']}, norm {config['norm']}{suffix}"

@@ -104,8 +104,8 @@ class Objective(Protocol):
 
     `num_uniforms`: by split of the phases, the number of uniform random numbers in [0, 1) per image that the losses get
     as `batch["uniform"]`, `(num_uniforms, B)`. The losses have no other randomness, so that a step is a function of
-    (weights, state, batches). An epoch is that of the first split. `state`: buffers that persist between steps, the
-    pools of fakes. An objective may have `swap_halves_at`, the fraction of the run after which the halves change.
+    (weights, state, batches). The first split defines the length of an epoch. `state`: buffers that persist between
+    steps, the pools of fakes. Optional: `swap_halves_at`, the fraction of the run after which halves are exchanged.
     """
 
     num_uniforms: Mapping[str, int]

@@ -31,13 +31,13 @@ def gan_loss(
         return torch.stack([loss_of(head) for head in logits]).sum()
     logits = logits.float()
     if kind == "hinge":
-        return _mean(F.relu(1 - logits if real else 1 + logits), weights)
+        return _weighted_mean(F.relu(1 - logits if real else 1 + logits), weights)
     target = torch.full_like(logits, (1 - smoothing) * real)
     loss = F.mse_loss if kind == "lsgan" else F.binary_cross_entropy_with_logits
-    return loss(logits, target) if weights is None else _mean(loss(logits, target, reduction="none"), weights)
+    return loss(logits, target) if weights is None else _weighted_mean(loss(logits, target, reduction="none"), weights)
 
 
-def _mean(losses: Tensor, weights: Tensor | None) -> Tensor:
+def _weighted_mean(losses: Tensor, weights: Tensor | None) -> Tensor:
     """Return the mean of `losses`, `(B, C, H, W)`, with each image multiplied by its weight, `(B,)`."""
     return losses.mean() if weights is None else (losses * weights.view(-1, 1, 1, 1)).mean()
 

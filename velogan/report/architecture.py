@@ -14,7 +14,7 @@ from velogan.report.pictures import pick_evenly
 from velogan.report.run_data import RunData, as_mapping
 from velogan.report.sections import key, text
 from velogan.report.share_plots import plot_shares, share_legend
-from velogan.search.history import Tick
+from velogan.search.history import HistoryEntry
 
 MAX_POINTS = 60
 """Maximum number of points of the history that are drawn, evenly spaced; the last is one of them."""
@@ -70,7 +70,7 @@ def _diagram(run: RunData) -> str:
     return f'<div class="columns">{"".join(cards)}</div>'
 
 
-def _share_plots(history: Sequence[Tick]) -> str:
+def _share_plots(history: Sequence[HistoryEntry]) -> str:
     images, points = history[-1]["images"], pick_evenly(history, MAX_POINTS)
     cards = "".join(
         f'<div class="card{" few" if len(mixtures) < MAX_NARROW else ""}"><h3>{text(network)}</h3>'

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from velogan.files import parse_yaml
-from velogan.search.history import Tick, read_architecture
+from velogan.search.history import HistoryEntry, read_architecture
 
 RUN_FILES = ("run.json", "config.yaml", "stats.jsonl", "scores.json", "samples")
 SAMPLE_NAME = re.compile(r"(\d+)-(a2b|b2a|b2b)\.png")
@@ -34,7 +34,7 @@ class RunData:
     """`checkpoints/best.json`: the checkpoint, name and value of its score, and the images it was measured on."""
     layout: Mapping[str, Any]
     """`samples/index.json`: columns and rows by direction."""
-    architecture: list[Tick]
+    architecture: list[HistoryEntry]
     """`architecture.jsonl`: the weights of the operations of a search over time."""
 
     @property

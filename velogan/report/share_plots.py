@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from velogan.report.plots import Drawing
 from velogan.report.sections import text
-from velogan.search.history import Mixture, Tick, kind, winner
+from velogan.search.history import HistoryEntry, Mixture, cell_kind, winner
 
 OPERATIONS = {
     "max_pool": "soft light",
@@ -33,14 +33,14 @@ def group_by_cell(mixtures: Mapping[str, Mixture]) -> list[tuple[str, list[str]]
     for place, mixture in mixtures.items():
         label = place.removeprefix("model.").split(".")[0]
         if label.isdigit():
-            letter = kind(mixture)
+            letter = cell_kind(mixture)
             unnamed[letter] = unnamed.get(letter, 0) + 1
             label = f"{letter}{(unnamed[letter] + 1) // 2}"
         by_cell.setdefault(label, []).append(place)
     return list(by_cell.items())
 
 
-def plot_shares(history: Sequence[Tick], network: str) -> str:
+def plot_shares(history: Sequence[HistoryEntry], network: str) -> str:
     """Return a small plot for each mixture of a network, by cell: shares over images seen, and the final winner."""
     blocks = []
     for label, places in group_by_cell(history[-1]["shares"][network]):
@@ -49,7 +49,7 @@ def plot_shares(history: Sequence[Tick], network: str) -> str:
     return f'<div class="cells">{"".join(blocks)}</div>'
 
 
-def _figure(history: Sequence[Tick], network: str, place: str, *, cell: str) -> str:
+def _figure(history: Sequence[HistoryEntry], network: str, place: str, *, cell: str) -> str:
     last = history[-1]["shares"][network][place]
     best = winner(last)
     drawing = Drawing(_WIDTH, _HEIGHT)
@@ -74,7 +74,7 @@ def _order(name: str) -> tuple[int, str]:
     return (known.index(name) if name in OPERATIONS else len(known), name)
 
 
-def share_legend(history: Sequence[Tick]) -> str:
+def share_legend(history: Sequence[HistoryEntry]) -> str:
     """Return the names and colours of all operations; two that never occur in one mixture may share a colour."""
     names = {name for mixtures in history[-1]["shares"].values() for mixture in mixtures.values() for name in mixture}
     by_colour: dict[str, list[str]] = {}

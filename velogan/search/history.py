@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
-FILE = "architecture.jsonl"
+HISTORY_FILE = "architecture.jsonl"
 
 Mixture = Mapping[str, float]
 """The share of each operation; their sum is 1."""
@@ -20,24 +20,24 @@ Shares = Mapping[str, Mapping[str, Mixture]]
 """Mixtures by network and name."""
 
 
-class Tick(TypedDict):
+class HistoryEntry(TypedDict):
     """A line of the file: images seen, and shares."""
 
     images: int
     shares: Shares
 
 
-def read_architecture(run: Path) -> list[Tick]:
+def read_architecture(run: Path) -> list[HistoryEntry]:
     """Read the lines in the folder `run`, oldest first; empty if there is no file.
 
     Skips damaged lines, as the last may be, and those with other mixtures or operations than the last.
     """
     try:
-        lines = (Path(run) / FILE).read_bytes().splitlines()
+        lines = (Path(run) / HISTORY_FILE).read_bytes().splitlines()
     except OSError:
         return []
-    ticks = [tick for tick in map(_tick, lines) if tick]
-    return [tick for tick in ticks if _names(tick) == _names(ticks[-1])]
+    entries = [entry for entry in map(_parse_line, lines) if entry]
+    return [entry for entry in entries if _names(entry) == _names(entries[-1])]
 
 
 def winner(mixture: Mixture) -> str:
@@ -45,20 +45,20 @@ def winner(mixture: Mixture) -> str:
     return max(mixture, key=lambda name: mixture[name])
 
 
-def kind(mixture: Mixture) -> str:
-    """Return the kind of cell that chooses from these operations: e, r or d."""
+def cell_kind(mixture: Mixture) -> str:
+    """Return the kind of cell, e, r or d, that has these candidate operations."""
     return "e" if "max_pool" in mixture else "d" if "nearest" in mixture else "r"
 
 
-def _names(tick: Tick) -> list[tuple[str, str, list[str]]]:
+def _names(entry: HistoryEntry) -> list[tuple[str, str, list[str]]]:
     return [
         (network, name, list(mixture))
-        for network, mixtures in tick["shares"].items()
+        for network, mixtures in entry["shares"].items()
         for name, mixture in mixtures.items()
     ]
 
 
-def _tick(line: bytes) -> Tick | None:
+def _parse_line(line: bytes) -> HistoryEntry | None:
     try:
         row = json.loads(line)
         mixtures = [mixture for network in row["shares"].values() for mixture in network.values()]
@@ -66,7 +66,7 @@ def _tick(line: bytes) -> Tick | None:
         is_valid = isinstance(row["images"], int) and bool(shares) and all(mixtures) and all(map(_is_share, shares))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return Tick(images=row["images"], shares=row["shares"]) if is_valid else None
+    return HistoryEntry(images=row["images"], shares=row["shares"]) if is_valid else None
 
 
 def _is_share(value: Any) -> bool:

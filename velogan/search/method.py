@@ -21,7 +21,7 @@ from torch import nn
 from velogan.methods import DEFAULT
 from velogan.methods import METHODS as PLAIN_METHODS
 from velogan.methods.base import InferenceGenerators, Method, Role, Spec
-from velogan.methods.image_gan import sum_of
+from velogan.methods.image_gan import sum_terms
 from velogan.networks.build import NetworkFactory
 from velogan.networks.cells import default_operations, discriminator_kinds
 from velogan.networks.discriminators import DiscriminatorConfig
@@ -30,7 +30,7 @@ from velogan.networks.genotype import Genotype
 from velogan.objectives.base import HALVES, LossOutput, Objective, Phase, PhaseCache
 from velogan.search.supernet import (
     SupernetFactory,
-    WithArchitecture,
+    SupernetWithArchitecture,
     attach_arch_parameters,
     derive,
     detach_arch_parameters,
@@ -42,7 +42,7 @@ from velogan.types import GENERATOR_FILES, Batch, Decision, Direction, Letter, N
 ARCHITECTURE = "arch_"
 """Prefix of the role of a network's architecture weights, and of the phase that trains them."""
 
-Loss = Callable[[Nets, Batch, PhaseCache], LossOutput]
+LossFunction = Callable[[Nets, Batch, PhaseCache], LossOutput]
 
 SEARCHABLE = [kind for kind, method in PLAIN_METHODS.items() if method.searchable]
 """Kinds of methods that a search can wrap."""
@@ -134,7 +134,7 @@ class SearchMethod(Method):
 
     def inference_generators(self, nets: Nets, spec: Spec) -> InferenceGenerators:
         inner = self._supernets(nets, spec)
-        generators = {direction: WithArchitecture(net) for direction, net in inner.generators.items()}
+        generators = {direction: SupernetWithArchitecture(net) for direction, net in inner.generators.items()}
         return replace(inner, generators=generators)
 
     def _supernets(self, nets: Nets, spec: Spec) -> InferenceGenerators:
@@ -167,7 +167,7 @@ class SearchMethod(Method):
     def genotype(self, nets: Nets, spec: Spec) -> Genotype:
         """Return the operations with the largest shares."""
         generators: dict[Direction, tuple[str, ...]] = {
-            direction: derive(net) if is_searched(config := spec.generators[direction]) else config.chosen
+            direction: derive(net) if is_searched(config := spec.generators[direction]) else config.resolved_operations
             for direction, net in self._supernets(nets, spec).generators.items()
         }
         return Genotype(
@@ -187,7 +187,7 @@ class SearchMethod(Method):
         for direction in self.directions:
             config, (_, target) = spec.discriminators[direction], domains_of(direction)
             if config.operations:
-                operations[direction] = config.chosen
+                operations[direction] = config.resolved_operations
             elif derived := [derive(nets[name]) for name, role in roles.items() if role.real_domain == target]:
                 default = default_operations(discriminator_kinds(config.space), space=config.space, discriminator=True)
                 operations[direction] = default[: len(default) - len(derived[0])] + derived[0]
@@ -201,7 +201,7 @@ class SearchMethod(Method):
 
 def _shares(net: nn.Module) -> dict[str, dict[str, float]]:
     with torch.no_grad():
-        return {name: dict(zip(mixed.candidates, mixed.weights.tolist())) for name, mixed in mixtures(net).items()}
+        return {name: dict(zip(mixed.candidates, mixed.shares.tolist())) for name, mixed in mixtures(net).items()}
 
 
 class SearchObjective:
@@ -244,10 +244,10 @@ class SearchObjective:
         """Drop the generators' loss terms that depend on images of the other domain; discriminators need both."""
         domain_of = self.config.inner.domain_of
 
-        def restricted_loss(loss: Loss, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
+        def restricted_loss(loss: LossFunction, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
             out = loss(nets, batch, cache)
             terms = {name: term for name, term in out.logged.items() if domain_of(name) in (domain, None)}
-            return replace(out, loss=sum_of(terms), logged=terms)
+            return replace(out, loss=sum_terms(terms), logged=terms)
 
         return [replace(phase, loss=partial(restricted_loss, phase.loss)) for phase in phases]
 

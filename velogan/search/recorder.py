@@ -13,7 +13,7 @@ from typing import Any
 
 from velogan.files import write_text
 from velogan.networks.genotype import Genotype
-from velogan.search.history import FILE, Shares, Tick, read_architecture
+from velogan.search.history import HISTORY_FILE, HistoryEntry, Shares, read_architecture
 
 GENOTYPE = "genotype.json"
 
@@ -32,7 +32,7 @@ class ArchitectureRecorder:
         genotype: Callable[[], Genotype],
         provenance: Mapping[str, Any],
     ):
-        self._history, self._genotype_file = run / FILE, run / GENOTYPE
+        self._history, self._genotype_file = run / HISTORY_FILE, run / GENOTYPE
         self._shares, self._genotype, self._provenance = shares, genotype, provenance
         self._last = -1
 
@@ -64,5 +64,5 @@ def _rounded(shares: Shares) -> dict[str, dict[str, dict[str, float]]]:
     }
 
 
-def _line(row: Tick) -> str:
+def _line(row: HistoryEntry) -> str:
     return json.dumps(row) + "\n"

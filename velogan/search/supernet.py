@@ -74,7 +74,7 @@ class MixedOp(nn.Module):
         self.architecture: tuple[ArchitectureWeights] | None = None  # in a tuple, so that it is not registered here
 
     @property
-    def weights(self) -> Tensor:
+    def shares(self) -> Tensor:
         """Shares of the operations, in the order of `candidates`."""
         return self.alpha.softmax(0)
 
@@ -82,7 +82,7 @@ class MixedOp(nn.Module):
         if self.kind == "e" and any(side % 2 for side in x.shape[2:]):
             raise ValueError(f"sides of {x.shape[3]}x{x.shape[2]} cannot be halved by every operation of a search")
         layers = {name: _convolution(net) for name, net in self.candidates.items()}
-        shares = dict(zip(self.candidates, self.weights.unbind()))
+        shares = dict(zip(self.candidates, self.shares.unbind()))
         match self.kind:
             case "e":
                 return _downsample(x, layers, shares)
@@ -125,7 +125,7 @@ def attach_arch_parameters(net: nn.Module, architecture: ArchitectureWeights) ->
         object.__setattr__(mixed, "alpha", architecture.alpha[number])  # not registered
 
 
-class WithArchitecture(nn.Module):
+class SupernetWithArchitecture(nn.Module):
     """A supernet and its detached architecture weights as one network, for a file that holds both."""
 
     def __init__(self, net: nn.Module, architectures: Sequence[nn.Module] | None = None):
@@ -144,10 +144,10 @@ class WithArchitecture(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)
 
-    def map_parts(self, function: Callable[[nn.Module], nn.Module]) -> WithArchitecture:
+    def map_parts(self, function: Callable[[nn.Module], nn.Module]) -> SupernetWithArchitecture:
         """Return the network with the supernet replaced by `function(supernet)`, or its parts, if it has some."""
         mapped = self.net.map_parts(function) if isinstance(self.net, Composed) else function(self.net)
-        return WithArchitecture(mapped, list(self.architectures))
+        return SupernetWithArchitecture(mapped, list(self.architectures))
 
 
 def mixtures(net: nn.Module) -> dict[str, MixedOp]:
