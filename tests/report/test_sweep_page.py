@@ -33,7 +33,6 @@ def found(settings: dict[str, dict[str, Any]], *, seeds: int = 2, **changes: Any
         "budget": "500 images",
         "metric": "validation/distance",
         "search": "grid",
-        "load": [1.0, 2.0],
         "better": "lower",
     }
     facts |= {"trials": trials, "verdicts": verdicts, "vary": fields, "best": best, "pictures": {}}

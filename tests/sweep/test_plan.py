@@ -24,7 +24,7 @@ def names(trials: list[Trial]) -> list[str]:
 def test_a_grid_is_every_value_with_every_seed() -> None:
     trials = plan("optimizer.lr=0.005,1e-2", "discriminator.norm=none,instance", seeds=2).known_trials()
     assert len(trials) == 8
-    assert trials[0].name == "lr=0.005,discriminator.norm=none,seed=0"
+    assert trials[0].name == "optimizer.lr=0.005,discriminator.norm=none,seed=0"
     assert trials[0].setting == trials[4].setting
     first = trials[0].config
     assert (first.optimizer.lr, first.discriminator.norm, first.train.seed) == (0.005, "none", 0)
@@ -161,7 +161,7 @@ def test_the_rate_of_each_network_may_have_a_range() -> None:
     vary = ("optimizer.rules=G_A:lr=1e-5..1e-3:log", "optimizer.rules=D_*:lr=1e-4..2e-4")
     first, second = plan(*vary, search="random", trials=2).known_trials()
     assert first.name != second.name
-    assert first.name.startswith("G_A.lr=")
+    assert first.name.startswith("optimizer.rules.G_A.lr=")
     generator, discriminator, *_ = first.config.optimizer.rules
     assert generator == f"G_A:lr={first.settings['optimizer.rules:G_A:lr']}"
     assert discriminator == f"D_*:lr={first.settings['optimizer.rules:D_*:lr']}"

@@ -58,9 +58,8 @@ def _head(result: Mapping[str, Any]) -> str:
     trials = result["trials"]
     counts = [f"{count} {status}" for status, count in Counter(trial["status"] for trial in trials).items()]
     clock = "images" if result["budget"].endswith("images") else "minutes, everything included"
-    load = " to ".join(f"{value:g}" for value in result["load"])
     facts = [pluralize(len(trials), "run") + f": {', '.join(counts)}", f"each {result['budget']} (equal {clock})"]
-    facts += [result["search"], f"load of the machine at start and end: {load}"]
+    facts.append(result["search"])
     return f'<h1>Sweep</h1><p class="lead">{_lead(result)}</p><p class="facts">{" · ".join(map(text, facts))}</p>'
 
 

@@ -31,10 +31,8 @@ def settings_table(result: Mapping[str, Any]) -> str:
         columns["mean"].append(format_score(row["mean"]))
         columns["verdict"].append(text(row["verdict"]))
         columns["behind the best"].append(_behind(row, higher=higher) if number else "")
-        has_range = row["seeds"] > 1
-        columns["range over seeds"].append(
-            f"{format_score(row['low'])} to {format_score(row['high'])}" if has_range else ""
-        )
+        extremes = f"{format_score(row['low'])} to {format_score(row['high'])}"
+        columns["range over seeds"].append(extremes if row["seeds"] > 1 else "")
         columns["seeds"].append(str(row["seeds"]))
         columns["on test images"].append("<br>".join(format_test_scores(result, name)))
     body = _table(columns, first="best")
@@ -122,17 +120,14 @@ def extreme(result: Mapping[str, Any]) -> str:
 def _table(columns: Mapping[str, Sequence[str]], *, first: str = "") -> str:
     """Return a table of `columns`, cells by heading; empty columns are omitted, and `first` is the class of a row."""
     filled = {head: cells for head, cells in columns.items() if any(cells)}
-    heads = "".join(f"<th{_text_class(head)}>{text(head)}</th>" for head in filled)
+    classes = {head: ' class="words"' if head in TEXT_COLUMNS else "" for head in filled}
+    heads = "".join(f"<th{classes[head]}>{text(head)}</th>" for head in filled)
     rows = [
-        "".join(f"<td{_text_class(head)}>{cell}</td>" for head, cell in zip(filled, cells))
+        "".join(f"<td{classes[head]}>{cell}</td>" for head, cell in zip(filled, cells))
         for cells in zip(*filled.values())
     ]
     body = "".join(f'<tr class="{"" if number else first}">{row}</tr>' for number, row in enumerate(rows))
     return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _text_class(head: str) -> str:
-    return ' class="words"' if head in TEXT_COLUMNS else ""
 
 
 def breakable(setting: str) -> str:

@@ -116,21 +116,15 @@ def _takes_integers(field: str) -> bool:
 
 
 def _split(text: str) -> list[Any]:
-    """Return the values between commas outside brackets: `[1,2],[3,4]` is two lists."""
-    parts = re.findall(r"(?:\[[^\]]*\]|\{[^}]*\}|[^,\[{])+", text)
-    return [_parse_value(part.strip()) for part in parts if part.strip()]
-
-
-def _parse_value(text: str) -> Any:
-    """Return a list, a mapping or null as YAML; else the text, which the configuration converts to the field's type."""
-    return parse_yaml(text) if text[:1] in ("[", "{") or text == "null" else text
+    """Return the values between commas outside brackets; lists, mappings and null are parsed as YAML, others later."""
+    parts = [part.strip() for part in re.findall(r"(?:\[[^\]]*\]|\{[^}]*\}|[^,\[{])+", text)]
+    return [parse_yaml(part) if part[0] in "[{" or part == "null" else part for part in parts if part]
 
 
 def with_percent_checkpoints(config: Config) -> Config:
     """Return `config` with a checkpoint every 10 % of its length, unless it sets `train.checkpoint_every`."""
-    if config.train.checkpoint_every != TrainConfig().checkpoint_every:
-        return config
-    return config.change(train={"checkpoint_every": "10 %"})
+    is_default = config.train.checkpoint_every == TrainConfig().checkpoint_every
+    return config.change(train={"checkpoint_every": "10 %"}) if is_default else config
 
 
 def apply_settings(config: Config, settings: Mapping[str, Any]) -> Config:

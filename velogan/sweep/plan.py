@@ -8,14 +8,13 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from velogan.config import Config, Size, explain, field_names
+from velogan.config import Config, Size, explain
 from velogan.engine.duration import Span
 from velogan.evaluation.metric import parse_metric
 from velogan.evaluation.validation import SCORE
@@ -163,8 +162,8 @@ class SweepPlan(BaseModel):
 
 
 def trial_name(settings: Mapping[str, Any], seed: int) -> str:
-    """Return a folder name such as `lr=0.005,seed=0`. It depends on nothing else, so a larger sweep keeps its runs."""
-    text = ",".join(f"{_short_name(name)}={_format(value)}" for name, value in settings.items())
+    """Return a folder name such as `optimizer.lr=0.005,seed=0`: the same in a larger sweep, which keeps its runs."""
+    text = ",".join(f"{name.replace(':', '.')}={_format(value)}" for name, value in settings.items())
     safe = re.sub(r"[^\w.,=+-]+", "-", text)
     if safe != text or len(safe) > _MAX_NAME:  # two settings must not have the same name
         safe = f"{safe[:_MAX_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
@@ -173,22 +172,6 @@ def trial_name(settings: Mapping[str, Any], seed: int) -> str:
 
 def _format(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _short_name(name: str) -> str:
-    if name.startswith(f"{RULES}:"):
-        return name.removeprefix(f"{RULES}:").replace(":", ".")
-    return name if name in _ambiguous_names() else name.rpartition(".")[2]
-
-
-@cache
-def _ambiguous_names() -> frozenset[str]:
-    """Return the dotted names whose last word is not unique."""
-    names = field_names(Config)
-    words = [name.rpartition(".")[2] for name in names]
-    return frozenset(
-        name for name, word in zip(names, words) if words.count(word) > 1 or word in (SIZE, PRESET, "seed")
-    )
 
 
 class PlanFile(BaseModel):

@@ -49,13 +49,7 @@ def divide_resources(*, parallel: int | None, trials: int, device: str) -> dict[
 
 
 def run_trials(
-    plan: SweepPlan,
-    out: Path,
-    trials: Sequence[Trial],
-    *,
-    parallel: int | None,
-    command: str,
-    step: Callable[[], None],
+    plan: SweepPlan, out: Path, trials: Sequence[Trial], parallel: int | None, command: str, *, step: Callable[[], None]
 ) -> None:
     """Run `trials`, or with `optuna` the settings that it chooses; call `step` every two seconds.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shlex
 import time
@@ -60,13 +59,7 @@ class StatusLog:
 
 
 def sweep(
-    plan: SweepPlan,
-    out: Path,
-    *,
-    command: str,
-    log: StatusLog,
-    parallel: int | None = None,
-    address: str | None = None,
+    plan: SweepPlan, out: Path, *, command: str, log: StatusLog, parallel: int | None = None, address: str | None = None
 ) -> dict[str, Any]:
     """Run `plan` in the folder `out`, or what remains of it, and return `trials`, `best` and `page`.
 
@@ -78,7 +71,7 @@ def sweep(
     trials = check_plan(plan, out)
     require_tune(address)
     with lock_folder(out):
-        started_at, load = time.time(), os.getloadavg()[0]
+        started_at = time.time()
         remaining = [trial for trial, state in rows_of(plan, out, trials) if state.status not in _ENDED]
         for trial in remaining:
             status_file(out, trial.name).unlink(missing_ok=True)  # so that its last attempt is not shown as this one's
@@ -86,26 +79,16 @@ def sweep(
             if remaining or plan.search == "optuna":
                 with ray_session(address):
                     run_trials(
-                        plan,
-                        out,
-                        remaining,
-                        parallel=parallel,
-                        command=command,
-                        step=lambda: log.show(rows_of(plan, out, trials)),
+                        plan, out, remaining, parallel, command, step=lambda: log.show(rows_of(plan, out, trials))
                     )
         finally:
             log.show(rows_of(plan, out, trials))
-        facts = {
+        facts = plan.model_dump(include={"metric", "search", "stop_early", "seeds"}) | {
             "command": command,
             "seconds": time.time() - started_at,
-            "load": [round(value, 2) for value in (load, os.getloadavg()[0])],
             "budget": plan.budget,
-            "metric": plan.metric,
             "better": "higher" if higher_is_better(plan.metric) else "lower",
-            "search": plan.search,
-            "stop_early": plan.stop_early,
             "vary": [axis.field for axis in plan.axes],
-            "seeds": plan.seeds,
         }
         return _finish(plan, out, rows_of(plan, out, trials), facts, log)
 

@@ -41,8 +41,8 @@ def verdicts(
     for name in order:
         own, best = np.asarray(scores[name], float), np.asarray(scores[order[0]], float)
         row: dict[str, Any] = {"mean": own.mean().item(), "low": own.min().item(), "high": own.max().item()}
-        row |= {"seeds": len(own), "difference": (own.mean() - best.mean()).item()}
-        row |= {"interval_95": None, "over": None}
+        difference = (own.mean() - best.mean()).item()
+        row |= {"seeds": len(own), "difference": difference, "interval_95": None, "over": None}
         if name == order[0]:
             row["verdict"] = "best"
         elif min(len(own), len(best)) < MIN_SEEDS:
