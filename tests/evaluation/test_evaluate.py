@@ -233,8 +233,10 @@ def test_reports_damaged_files_and_accepts_different_sizes(tmp_path: Path) -> No
     _folder(data / "testA" / "more", _noise(["x.png"], seed=9, side=50))
     (data / "testA" / "broken.png").write_bytes(b"no picture")
     run = _run(tmp_path, data, preprocess="none", size=32)
-    counts = evaluate(run)["protocol"]["data"]["a"]
+    result = evaluate(run)
+    counts = result["protocol"]["data"]["a"]
     assert counts["images"] == 5
+    assert "1 picture cannot be read: broken.png" in " ".join(_shown(result).split())
     assert [one["name"] for one in counts["unreadable"]] == ["broken.png"]
     assert counts["smallest_and_largest_px"] == [[32, 32], [48, 48]]
 

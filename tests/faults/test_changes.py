@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import time
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 
 from velogan.config import read_config
+from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture, save_picture
+from velogan.data.rendered.apples2oranges import render_folder
 from velogan.data.sets import sources
 from velogan.observe.log import read_stats
 
@@ -40,7 +43,7 @@ def test_reports_pictures_that_changed_since_they_were_cached(data: Path, flags,
     assert same(tmp_path / "other")
 
 
-def test_moved_pictures_are_the_same_and_other_pictures_are_refused(data: Path, flags, velogan, same, tmp_path: Path):
+def test_resumes_with_moved_pictures_and_rejects_others(data: Path, flags, velogan, same, tmp_path: Path):
     source, moved, other, run = (tmp_path / name for name in ("source", "moved", "other", "run"))
     shutil.copytree(data, source)
     assert velogan(flags(run, data=source, images=2))[0] == 0
@@ -98,3 +101,16 @@ def test_a_clock_that_is_set_back_changes_nothing(
     assert seconds == sorted(seconds)
     assert all(row["images_per_s"] >= 0 for row in rows)
     assert (run / "report.html").is_file()
+
+
+def test_names_and_counts_damaged_held_out_pictures(flags, velogan, tmp_path: Path):
+    render_folder(tmp_path / "set", count=24, test_count=2, image_size=36, test_size=36, seed=0)
+    config = DataConfig(path=(str(tmp_path / "set"),))
+    held_out = sources.find_sources(config).a.validation
+    assert held_out is not None
+    (tmp_path / "set" / "trainA" / held_out.names[0]).write_bytes(b"no picture")
+    code, said = velogan(flags(tmp_path / "run", data=tmp_path / "set", images=2))
+    assert code == 0, said
+    assert f"held out for validation: skipped 1 of 2 pictures that cannot be read: {held_out.names[0]}" in said
+    counts = json.loads((tmp_path / "run" / "run.json").read_text())["data"]["a"]
+    assert (counts["train"], counts["validation"], counts["skipped"]) == (22, 1, 1)

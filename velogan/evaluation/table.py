@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from velogan.files import pluralize
 from velogan.report.scores import (
     SAME_AS_LAST,
     WEIGHTS_NOTE,
@@ -66,7 +67,7 @@ def duplicates_warning(result: Mapping[str, Any]) -> str | None:
 
 
 def _notes(protocol: Mapping[str, Any]) -> list[str]:
-    notes = _split_notes(protocol)
+    notes = [*_split_notes(protocol), *_unreadable_notes(protocol)]
     notes += [f"{which}: checkpoint {name}" for which, name in protocol.get("checkpoints", {}).items()]
     if protocol.get("default_checkpoint") == "best":
         notes.append("translate uses the best checkpoint, since the last one is much worse on held-out pictures")
@@ -91,6 +92,20 @@ def _split_notes(protocol: Mapping[str, Any]) -> list[str]:
     }
     splits = {side["split"] for key, side in protocol.get("data", {}).items() if key in ("a", "b")}
     return [note for split, note in notes.items() if split in splits]
+
+
+def _unreadable_notes(protocol: Mapping[str, Any]) -> list[str]:
+    """Return a line per domain with pictures that could not be read."""
+    notes = []
+    for letter in ("a", "b"):
+        domain = protocol.get("data", {}).get(letter, {})
+        names = [f"{file['name']} ({file['reason']})" for file in domain.get("unreadable", ())]
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            notes.append(
+                f"{domain['name']}: {pluralize(len(names), 'picture')} cannot be read: {'; '.join(names[:3])}{more}"
+            )
+    return notes
 
 
 def _section_title(score: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:

@@ -26,7 +26,10 @@ def create_record(origin: Mapping[str, Any], data: Data) -> dict[str, Any]:
         **origin,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "data": {name: {"digest": digest} for name, digest in data.digests.items()}
-        | {"a": _counts(data.sources.a, data.a), "b": _counts(data.sources.b, data.b)},
+        | {
+            "a": _counts(data.sources.a, data.a, data.held_out.get("a")),
+            "b": _counts(data.sources.b, data.b, data.held_out.get("b")),
+        },
     }
 
 
@@ -61,11 +64,16 @@ def find_changed_domains(record: Mapping[str, Any], data: Data) -> list[str]:
         return []
 
 
-def _counts(side: DomainSource, domain: Domain) -> dict[str, Any]:
-    test = len(side.test.names) if side.test else 0
-    validation = len(side.validation.names) if side.validation else 0
-    counts = {"train": len(domain), "validation": validation, "test": test, "skipped": len(domain.skipped)}
-    return {"name": side.name, **counts, "digest": domain.digest}
+def _counts(source: DomainSource, train: Domain, held_out: Domain | None) -> dict[str, Any]:
+    skipped = len(train.skipped) + (len(held_out.skipped) if held_out else 0)
+    return {
+        "name": source.name,
+        "train": len(train),
+        "validation": len(held_out) if held_out else 0,
+        "test": len(source.test.names) if source.test else 0,
+        "skipped": skipped,
+        "digest": train.digest,
+    }
 
 
 def format_decisions(decisions: Sequence[Decision]) -> list[str]:

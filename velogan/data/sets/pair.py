@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -21,12 +22,16 @@ _SAMPLE = 16
 
 @dataclass(frozen=True)
 class Data:
-    """Both domains: their sources, and the training images with their annotations, by their names in a batch."""
+    """Both domains: their sources, and the training images with their annotations, by their names in a batch.
+
+    held_out: the readable held-out training images of `a` and `b`, if there are any
+    """
 
     sources: Sources
     a: Domain
     b: Domain
     annotations: Mapping[str, Annotation] = field(default_factory=dict)
+    held_out: Mapping[str, Domain] = field(default_factory=dict)
 
     @property
     def channels(self) -> tuple[int, int]:
@@ -82,7 +87,7 @@ def open_data(config: DataConfig, *, task: Task, print_line: Callable[[str], Non
         config, progress=task("rendering" if config.path[0] == BUILT_IN else "looking through files")
     )
     annotations = find_annotations(config, (sources.a, sources.b))
-    domains = []
+    domains, held_out = [], {}
     for source in (sources.a, sources.b):
         letter, progress = source.letter, task(f"preparing {source.letter}")
         domain = open_domain(source.train, config, test=False, **config.read_options(letter), progress=progress)
@@ -90,7 +95,13 @@ def open_data(config: DataConfig, *, task: Task, print_line: Callable[[str], Non
         for line in filter(None, (domain.note, domain.skipped_line, *warnings)):
             print_line(f"domain {letter}: {line}")
         domains.append(domain)
+        if source.validation is not None:
+            with suppress(ValueError):  # none can be read: there will be no validation, which says so
+                images = open_domain(source.validation, config, test=True, **config.read_options(letter))
+                held_out[letter.lower()] = images
+                if images.skipped_line:
+                    print_line(f"domain {letter}, held out for validation: {images.skipped_line}")
     opened = open_annotations(
         config, annotations, zip((sources.a, sources.b), domains), task=task, print_line=print_line
     )
-    return Data(sources, domains[0], domains[1], opened)
+    return Data(sources, domains[0], domains[1], opened, held_out)
