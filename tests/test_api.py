@@ -38,7 +38,7 @@ def _photo(height: int = 26, width: int = 37, channels: int = 3) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (height, width, channels), np.uint8)
 
 
-def test_importing_is_light_and_the_names_are_there():
+def test_importing_is_light_and_names_exist():
     code = "import sys, velogan; print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told.strip() == "[]"
@@ -48,16 +48,14 @@ def test_importing_is_light_and_the_names_are_there():
         velogan.lod  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_loading_starts_no_threads_so_that_a_process_may_fork_afterwards(
-    zygote: Callable[[dict[str, Any]], Any], tmp_path: Path
-):
+def test_loading_starts_no_threads_so_that_a_process_may_fork_afterwards(start: Callable[..., Any]):
     count = "len(os.listdir('/proc/self/task'))"
     code = f"import os, torch, velogan\ntorch.set_num_threads(4)\nbefore = {count}\nvelogan.load('apples2oranges')\n"
-    command = {"argv": ["--help"], "said": str(tmp_path / "said"), "code": f"{code}assert {count} == before"}
-    assert zygote({"wait": zygote(command)}) == 0, (tmp_path / "said").read_text()
+    exit_code, log = start(["--help"], code=f"{code}assert {count} == before").wait()
+    assert exit_code == 0, log
 
 
-def test_arrays_images_files_and_tensors_are_translated_alike(model: velogan.Model, tmp_path: Path):
+def test_translates_arrays_images_files_and_tensors_alike(model: velogan.Model, tmp_path: Path):
     photo = _photo()
     result = model.translate(photo)
     assert (result.shape, result.dtype) == (photo.shape, np.uint8)
@@ -72,18 +70,18 @@ def test_arrays_images_files_and_tensors_are_translated_alike(model: velogan.Mod
     assert (((translated + 1) * 127.5).round().permute(1, 2, 0).numpy() == result).mean() > 0.999
 
 
-def test_pictures_without_pixels_and_tensors_without_values_are_refused(model: velogan.Model):
+def test_rejects_images_without_pixels_or_values(model: velogan.Model):
     dense = torch.zeros(3, 16, 16)
-    for wrong, said in (
+    for wrong, message in (
         (Image.new("RGB", (0, 5)), "a PIL image of 0x5 pixels"),
         (dense.to_sparse(), r"torch\.sparse_coo on cpu: give a dense one"),
         (dense.to("meta"), r"torch\.strided on meta: give a dense one that has values"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             model.translate(wrong)
 
 
-def test_files_are_translated_with_the_arguments_of_the_command(model: velogan.Model, tmp_path: Path):
+def test_translates_files_with_the_options_of_the_command(model: velogan.Model, tmp_path: Path):
     photo, mask = _photo(), np.zeros((26, 37), np.uint8)
     mask[:, 20:] = 255
     for name, pixels in (("in.png", photo), ("mask.png", mask)):
@@ -99,7 +97,7 @@ def test_files_are_translated_with_the_arguments_of_the_command(model: velogan.M
         model.translate_files(tmp_path / "in.png", tmp_path / "out.png", smooth=0.5)
 
 
-def test_batches_and_lists(model: velogan.Model):
+def test_translates_batches_and_lists(model: velogan.Model):
     photos = np.stack([_photo(), _photo()[:, ::-1]])
     alone = [model.translate(photo) for photo in photos]
     assert np.abs(model.translate(photos).astype(int) - np.stack(alone)).max() <= 1
@@ -112,7 +110,7 @@ def test_batches_and_lists(model: velogan.Model):
     assert (result.dtype, result.requires_grad, result.is_inference()) == (torch.float16, False, False)
 
 
-def test_what_is_given_stays_as_it_is(model: velogan.Model):
+def test_leaves_inputs_unchanged(model: velogan.Model):
     photo = _photo(64, 100)
     before = photo.copy()
     tiled = model.translate(photo, tile=32)
@@ -121,7 +119,7 @@ def test_what_is_given_stays_as_it_is(model: velogan.Model):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_photo_that_is_stored_turned_comes_out_upright(model: velogan.Model, tmp_path: Path, orientation: int):
+def test_translates_rotated_photos_upright(model: velogan.Model, tmp_path: Path, orientation: int):
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(_photo(channels=4)).save(tmp_path / "in.png", exif=exif)
@@ -132,13 +130,13 @@ def test_a_photo_that_is_stored_turned_comes_out_upright(model: velogan.Model, t
     assert np.array_equal(np.asarray(result), np.asarray(Image.open(tmp_path / "out.png")))
 
 
-def test_damaged_exif_is_passed_over(model: velogan.Model):
+def test_ignores_damaged_exif(model: velogan.Model):
     photo = Image.fromarray(_photo())
     photo.info["exif"] = b"Exif\0\0II*\0\xff\xff"
     assert model.translate(photo).size == photo.size
 
 
-def test_grey_depth_and_alpha(model: velogan.Model, tmp_path: Path):
+def test_keeps_grey_depth_and_alpha(model: velogan.Model, tmp_path: Path):
     assert model.translate(_photo()[..., 0]).shape == (26, 37, 3)  # the model writes RGB
     grey = velogan.load(_run(tmp_path / "grey", channels=1), fp32=True)
     deep = (_photo(channels=1)[..., 0].astype(np.uint16) << 8) + 7
@@ -167,12 +165,12 @@ def test_grey_depth_and_alpha(model: velogan.Model, tmp_path: Path):
         (Image.fromarray(np.full((16, 16), 0.5, np.float32)), "declare"),
     ],
 )
-def test_what_is_no_picture_is_told(model: velogan.Model, wrong: object, message: str):
+def test_rejects_other_inputs(model: velogan.Model, wrong: object, message: str):
     with pytest.raises(ValueError, match=message):
         model.translate(wrong)
 
 
-def test_names_that_are_none_are_told(model: velogan.Model, tmp_path: Path):
+def test_rejects_unknown_names(model: velogan.Model, tmp_path: Path):
     wrong: Any = "foo"
     with pytest.raises(ValueError, match="direction=foo: choose a2b or b2a"):
         velogan.load(tmp_path / "run", direction=wrong)

@@ -23,13 +23,13 @@ from velogan.search.method import METHODS
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_yaml_gives_back_every_recipe(name: str, tmp_path: Path):
+def test_yaml_restores_every_recipe(name: str, tmp_path: Path):
     config = RECIPES[name]()
     (tmp_path / "config.yaml").write_text(write_yaml(config))
     assert read_config(str(tmp_path)) == read_config(tmp_path) == read_config(tmp_path / "config.yaml") == config
 
 
-def test_yaml_gives_back_what_is_not_plain(tmp_path: Path):
+def test_yaml_restores_special_values(tmp_path: Path):
     config = Config().change(
         data={"path": ("Äpfel", "oranges: 2"), "load_size": None}, optimizer={"rules": ("D_*:lr=1e-4",), "lr": 1e-5}
     )
@@ -56,13 +56,13 @@ def test_yaml_gives_back_what_is_not_plain(tmp_path: Path):
         ({"optimizer": {"rules": ["D_A"]}}, r"optimizer.rules: 'D_A' is not a rule"),
     ],
 )
-def test_a_wrong_field_is_named_with_its_value_and_the_mend(tree: dict[str, Any], message: str):
+def test_rejects_wrong_fields(tree: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         parse_config(tree, source="here")
     assert str(caught.value).startswith("here: ")
 
 
-def test_all_wrong_fields_are_named_at_once():
+def test_reports_all_wrong_fields_at_once():
     with pytest.raises(ValueError, match=r"(?s)generator.blocks=-1.*discriminator.foo"):
         parse_config({"generator": {"blocks": -1}, "discriminator": {"foo": 1}})
 
@@ -71,7 +71,7 @@ def test_all_wrong_fields_are_named_at_once():
     ("content", "message"),
     [("- a\n- b\n", "is not a configuration"), ("a: [", "in plain YAML"), ("", "is not a configuration")],
 )
-def test_other_files_are_refused(content: str, message: str, tmp_path: Path):
+def test_rejects_other_files(content: str, message: str, tmp_path: Path):
     (tmp_path / "file.yaml").write_text(content)
     with pytest.raises(ValueError, match=message):
         read_config(tmp_path / "file.yaml")
@@ -87,7 +87,7 @@ def test_differences_are_by_field_and_auto_asks_for_nothing():
     assert differences(saved, saved) == {}
 
 
-def test_a_change_is_checked_and_leaves_the_first_as_it_was():
+def test_changes_are_checked_and_leave_the_original():
     config = Config()
     assert config.change(data={"crop_size": 64}).data.crop_size == 64
     assert config.data.crop_size == 256

@@ -13,7 +13,7 @@ from velogan.files import brief_duration, check_not_shared, pluralize, private_f
 from velogan.kernels.native import load_kernels
 
 
-def test_one_thing_is_no_plural():
+def test_pluralizes():
     assert [pluralize(number, "image") for number in (0, 1, 2, 1000)] == [
         "0 images",
         "1 image",
@@ -22,13 +22,13 @@ def test_one_thing_is_no_plural():
     ]
 
 
-def test_no_message_has_a_plural_of_its_own():
+def test_messages_use_pluralize():
     plural = re.compile(r"\{[^{}A-Z]+:,\} (images|pictures|steps|files)\b")
     for file in Path(velogan.__file__).parent.rglob("*.py"):
         assert not plural.search(file.read_text()), f"{file}: use velogan.files.pluralize"
 
 
-def test_folders_for_code_are_made_for_their_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_creates_folders_for_code_for_their_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     before = os.umask(0o002)  # many systems' default: what is made is writable for a group
     try:
         monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "deep" / "cache"))
@@ -42,7 +42,7 @@ def test_folders_for_code_are_made_for_their_owner_alone(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("shared", ["kernels", "cache"])
 @pytest.mark.parametrize("mode", [0o770, 0o702])
-def test_code_that_others_may_change_is_refused(shared: str, mode: int, tmp_path: Path):
+def test_rejects_code_that_others_may_change(shared: str, mode: int, tmp_path: Path):
     folder = private_folder(tmp_path / "cache" / "kernels")
     wrong = folder if shared == "kernels" else folder.parent
     wrong.chmod(mode)
@@ -56,14 +56,14 @@ def test_code_that_others_may_change_is_refused(shared: str, mode: int, tmp_path
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("shared", ["kernels", "cache"])
-def test_another_user_s_code_is_refused(shared: str, tmp_path: Path):
+def test_rejects_code_of_another_user(shared: str, tmp_path: Path):
     folder = private_folder(tmp_path / "cache" / "kernels")
     os.chown(folder if shared == "kernels" else folder.parent, 12345, -1)
     with pytest.raises(ValueError, match=r"belongs to another user, .*VELOGAN_CACHE to a folder of your own"):
         private_folder(folder)
 
 
-def test_libraries_are_not_loaded_from_where_others_may_write(kernels: object, tmp_path: Path):
+def test_rejects_libraries_that_others_may_change(kernels: object, tmp_path: Path):
     """Found there, built or not: a library that a stranger put there would run in this process."""
     folder = tmp_path / "cache" / "kernels"
     assert load_kernels(folder) is not None

@@ -1,4 +1,4 @@
-"""Imports only go down: the table of rooms, held against every import in the code."""
+"""Imports only go down: a table of packages, held against every import in the code."""
 
 from __future__ import annotations
 
@@ -15,124 +15,49 @@ from velogan.search.method import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 FOUNDATION = {"types", "files"}
-"""What every room may import."""
-MAY_IMPORT: dict[str, set[str]] = {
-    "types": set(),
-    "files": set(),
-    "kernels": set(),
-    "networks": set(),
-    "objectives": set(),
-    "metrics": set(),
-    "data": {"metrics.labels"},
-    "observe": set(),
-    "store": set(),
-    "methods": {"networks", "objectives"},
-    "search": {"methods", "networks", "objectives"},
-    "engine": {"objectives.base", "observe"},
-    "config": {"methods", "objectives.classes", "search.method", "networks", "data.config", "engine"},
-    "recipes": {"config", "search.method"},
-    "translate": {"kernels", "networks", "data", "store"},
-    "serve": {"data", "translate"},
-    "interchange": {"config", "networks", "data", "store", "translate"},
-    "report": {"networks.cells", "networks.genotype", "search.history"},
-    "evaluation": {
-        "config",
-        "methods",
-        "networks",
-        "metrics",
-        "data",
-        "observe",
-        "store",
-        "translate",
-        "report.scores",
-    },
-    "scale": {"config", "methods", "networks", "objectives", "data", "observe", "engine", "translate"},
-    "training": {
-        "config",
-        "methods",
-        "search",
-        "kernels",
-        "networks",
-        "objectives",
-        "data",
-        "observe",
-        "store",
-        "engine",
-        "interchange",
-        "translate",
-        "evaluation",
-        "report",
-    },
-    "measure": {
-        "config",
-        "recipes",
-        "methods",
-        "objectives",
-        "data",
-        "observe",
-        "engine",
-        "report",
-        "training",
-    },
-    "sweep": {
-        "config",
-        "recipes",
-        "methods",
-        "search",
-        "networks",
-        "data",
-        "observe",
-        "store",
-        "engine",
-        "translate",
-        "evaluation",
-        "report",
-        "training",
-    },
-    "api": {
-        "config",
-        "recipes",
-        "networks",
-        "data",
-        "engine.device",
-        "observe",
-        "interchange",
-        "translate",
-        "evaluation",
-        "training",
-    },
-    "cli": {
-        "config",
-        "recipes",
-        "methods",
-        "search",
-        "networks",
-        "data",
-        "observe",
-        "store",
-        "engine",
-        "interchange",
-        "translate",
-        "evaluation",
-        "report",
-        "scale",
-        "serve",
-        "measure",
-        "sweep",
-        "training",
-    },
-    "__main__": {"cli"},
-}
+"""What every package may import."""
+MAY_IMPORT_TABLE = """
+types
+files
+kernels
+networks
+objectives
+metrics
+data        metrics.labels
+observe
+store
+methods     networks objectives
+search      networks objectives methods
+engine      objectives.base observe
+config      networks objectives.classes data.config methods search.method engine
+recipes     search.method config
+translate   kernels networks data store
+serve       data translate
+interchange networks data store config translate
+report      networks.cells networks.genotype search.history
+evaluation  networks metrics data observe store methods config translate report.scores
+scale       networks objectives data observe methods engine config translate
+training    kernels networks objectives data observe store methods search engine config translate interchange \
+            report evaluation
+measure     objectives data observe methods engine config recipes report training
+sweep       networks data observe store methods search engine config recipes translate report evaluation training
+api         networks data observe engine.device config recipes translate interchange evaluation training
+cli         networks data observe store methods search engine config recipes translate serve interchange report \
+            evaluation scale training measure sweep
+__main__    cli
+"""
+MAY_IMPORT = {name: set(allowed) for name, *allowed in map(str.split, MAY_IMPORT_TABLE.strip().splitlines())}
+"""By package: the packages and modules that it may import, besides itself."""
 
-SUB_ROOMS: dict[str, set[str]] = {
+SUBPACKAGES: dict[str, set[str]] = {
     "data.pictures": {"data.config"},
     "data.rendered": {"data.atomic_dirs", "data.pictures"},
     "data.sets": {"data"},
 }
-"""What a room within a room may import of its own room, besides itself."""
+"""What a subpackage may import of its own package, besides itself."""
 
 
-def _room(module: str) -> str:
+def _top(module: str) -> str:
     """`velogan.engine.step` is in engine; the package itself holds no more than the version."""
     return module.split(".")[1] if "." in module else ""
 
@@ -164,12 +89,12 @@ def _modules() -> dict[str, Path]:
 
 def _wrong(module: str, source: str, *, package: str, modules: set[str]) -> list[str]:
     """The arrows of one file that run up."""
-    room = _room(module)
-    if not room:
+    top_package = _top(module)
+    if not top_package:
         return []
     inner = ".".join(module.split(".")[1:3])
-    own = {inner} | SUB_ROOMS[inner] if inner in SUB_ROOMS else {room}
-    allowed = [f"velogan.{name}" for name in MAY_IMPORT[room] | FOUNDATION | own]
+    own = {inner} | SUBPACKAGES[inner] if inner in SUBPACKAGES else {top_package}
+    allowed = [f"velogan.{name}" for name in MAY_IMPORT[top_package] | FOUNDATION | own]
     return [
         f"{module}:{line} imports {name}"
         for line, name in _imports(source, package=package, modules=modules)
@@ -177,9 +102,9 @@ def _wrong(module: str, source: str, *, package: str, modules: set[str]) -> list
     ]
 
 
-def test_every_module_is_in_a_room():
-    rooms = {_room(module) for module in _modules()} - {""}
-    assert rooms <= set(MAY_IMPORT), "a new room belongs into the table, and into docs/architecture.md"
+def test_every_module_is_in_a_known_package():
+    packages = {_top(module) for module in _modules()} - {""}
+    assert packages <= set(MAY_IMPORT), "a new package belongs into the table, and into docs/architecture.md"
 
 
 def test_imports_only_go_down():
@@ -204,30 +129,30 @@ def test_imports_only_go_down():
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from velogan.training.session import Session",
     ],
 )
-def test_an_arrow_up_is_found(source: str):
+def test_finds_upward_imports(source: str):
     modules = set(_modules())
     assert _wrong("velogan.objectives.losses", source, package="velogan.objectives", modules=modules)
     below = "from velogan.types import Batch\nfrom . import base\nfrom velogan import __version__\nimport torch"
     assert not _wrong("velogan.objectives.losses", below, package="velogan.objectives", modules=modules)
 
 
-def test_the_engine_sees_the_contract_and_no_method():
+def test_the_engine_imports_no_method():
     modules = set(_modules())
     for name, found in (("objectives.base", 0), ("objectives.losses", 1), ("methods.base", 1)):
         source = f"from velogan.{name} import Phase"
         assert len(_wrong("velogan.engine.step", source, package="velogan.engine", modules=modules)) == found
 
 
-def test_a_call_climbs_nine_floors_at_most():
+def test_imports_are_at_most_nine_levels_deep():
     modules, below = _modules(), {}
     for module, path in modules.items():
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
         for _, name in _imports(path.read_text(), package=package, modules=set(modules)):
-            if _room(name) != _room(module):
-                below.setdefault(_room(module), set()).add(_room(name))
+            if _top(name) != _top(module):
+                below.setdefault(_top(module), set()).add(_top(name))
 
-    def height(room: str) -> int:
-        return 1 + max((height(other) for other in below.get(room, set()) - {""}), default=0)
+    def height(top_package: str) -> int:
+        return 1 + max((height(other) for other in below.get(top_package, set()) - {""}), default=0)
 
     assert height("cli") <= 9
 
@@ -255,7 +180,7 @@ def test_nothing_outside_methods_names_a_method():
     wrong = []
     for module, path in _modules().items():
         # one of the fields that unknown_flags lists is called like a method
-        if _room(module) not in ("methods", "search", "recipes") and module != "velogan.cli.unknown_flags":
+        if _top(module) not in ("methods", "search", "recipes") and module != "velogan.cli.unknown_flags":
             wrong += [f"{module}:{line}" for line in _names_a_method(path.read_text(), set(METHODS))]
     assert not wrong, "\n".join(wrong)
     for source in ('kind = "onepair"', "from velogan.methods.cyclegan import X", 'print(f"by cyclegan")', "OnePair()"):
@@ -274,21 +199,21 @@ def test_nothing_outside_methods_names_a_method():
         ("config", "pictures.values", 0),
     ],
 )
-def test_the_rooms_within_data_have_arrows_too(module: str, imported: str, found: int):
+def test_subpackages_of_data_only_import_down(module: str, imported: str, found: int):
     module, source = f"velogan.data.{module}", f"import velogan.data.{imported}"
     assert len(_wrong(module, source, package=module.rpartition(".")[0], modules=set(_modules()))) == found
 
 
-def test_no_class_name_stands_in_two_rooms():
-    rooms: dict[str, set[str]] = {}
+def test_class_names_are_unique():
+    packages: dict[str, set[str]] = {}
     for module, path in _modules().items():
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
-                rooms.setdefault(node.name, set()).add(_room(module))
-    assert not {name: where for name, where in rooms.items() if len(where) > 1}
+                packages.setdefault(node.name, set()).add(_top(module))
+    assert not {name: where for name, where in packages.items() if len(where) > 1}
 
 
-def test_signs_that_it_is_failing():
+def test_sizes_stay_small():
     assert len(dataclasses.fields(Phase)) <= 6, "Phase wants one more field for one method"
     assert len(_modules()["velogan.training.run"].read_text().splitlines()) <= 240, "run.py does more than tell a run"
     assert not [name for name in MAY_IMPORT["recipes"] if name.startswith("engine")], "a recipe imports from engine"
@@ -304,11 +229,15 @@ LATE = {
 """Modules that need an extra, and who imports them when they are asked for."""
 
 
-def test_imports_stand_at_the_top_but_where_a_command_starts():
+def test_imports_are_at_the_top_except_in_commands():
     found = []
     for module, path in _modules().items():
         for function in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or _room(module) in ("cli", "api", ""):
+            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or _top(module) in (
+                "cli",
+                "api",
+                "",
+            ):
                 continue
             for node in ast.walk(function):
                 name = (node.module or "") if isinstance(node, ast.ImportFrom) else ""

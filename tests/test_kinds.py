@@ -56,7 +56,7 @@ def flags_for(letter: str, kind: str) -> list[str]:
 @pytest.mark.parametrize(
     ("a", "b"), [("grey16", "rgb"), ("ct", "grey"), ("five", "ct"), ("rgba", "rgb16"), ("rgb16", "rgb16")]
 )
-def test_trains_and_translates_at_the_pictures_own_depth(
+def test_trains_and_translates_at_the_depth_of_pictures(
     a: str, b: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = [str(write(tmp_path / "a", a)), str(write(tmp_path / "b", b))]
@@ -72,8 +72,8 @@ def test_trains_and_translates_at_the_pictures_own_depth(
     assert (config.data.channels_a, config.data.channels_b) == (channels[a], channels[b])
     header, _ = load_weights(find_checkpoint(run) / "G_A.safetensors")
     for end, kind in (("input", a), ("output", b)):
-        wanted = {"channels": channels[kind], "dtype": str(KINDS[kind][1].pixels.dtype)}
-        assert {key: header[end][key] for key in wanted} == wanted
+        expected = {"channels": channels[kind], "dtype": str(KINDS[kind][1].pixels.dtype)}
+        assert {key: header[end][key] for key in expected} == expected
         assert header[end]["range"] == (list(RANGES[kind]) if kind in RANGES else None)
 
     directions: list[tuple[Direction, str, str, str]] = [("a2b", a, b, folders[0]), ("b2a", b, a, folders[1])]
@@ -82,7 +82,7 @@ def test_trains_and_translates_at_the_pictures_own_depth(
         done = translate(load_translator(run, direction=direction), Path(folder), out)
         assert (done.translated, done.failed) == (3, ())
         first = read_picture(next(out.glob("0.*")))
-        given = KINDS[source][1]
+        inputs = KINDS[source][1]
         assert first.pixels.shape == (32, 32, channels[target])
         if target in RANGES:
             assert first.pixels.dtype == np.float32
@@ -92,10 +92,10 @@ def test_trains_and_translates_at_the_pictures_own_depth(
         elif source in RANGES:
             assert first.pixels.dtype == KINDS[target][1].pixels.dtype
         else:
-            assert first.pixels.dtype == given.pixels.dtype
-        if given.alpha is not None:
+            assert first.pixels.dtype == inputs.pixels.dtype
+        if inputs.alpha is not None:
             assert first.alpha is not None
-            assert np.array_equal(first.alpha, given.alpha)
+            assert np.array_equal(first.alpha, inputs.alpha)
 
     # the same command goes on, although the channels were not named in it
     assert (

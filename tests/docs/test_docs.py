@@ -60,7 +60,7 @@ def commands(document: str) -> list[str]:
 def tiny(line: str) -> list[str]:
     """The command's words with minutes of training turned into images, and counts and sides of pictures made small.
 
-    Only the run that is asked for its best checkpoint scores held-out pictures, which takes seconds.
+    Only the run that is flags for its best checkpoint scores held-out pictures, which takes seconds.
     """
     line = re.sub(r"--minutes (\d+)0", r"--images \1", line)
     line = re.sub(r"--(images|count) (\d)\d+", r"--\1 \2", line)
@@ -96,12 +96,12 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write(f"scans/ct/p{index // 2}-{index}.npy", dtype=np.float32, channels=1, most=1000)
         write(f"scans/mr/p{index // 2}-{index}.png", dtype=np.uint16, channels=1, most=4096)
     write_film(tmp_path / "film.mp4")
-    theirs = tmp_path / "checkpoints" / "horse2zebra"
-    theirs.mkdir(parents=True)
+    reference = tmp_path / "checkpoints" / "horse2zebra"
+    reference.mkdir(parents=True)
     nets = {role: build_generator(GeneratorConfig(channels=2, blocks=1)) for role in ("G_A", "G_B")}
-    judges = {role: build_discriminator(DiscriminatorConfig(channels=2)) for role in ("D_A", "D_B")}
-    for role, net in (nets | judges).items():  # of the same names as the reference implementation's
-        torch.save(net.state_dict(), theirs / f"latest_net_{role}.pth")
+    discriminators = {role: build_discriminator(DiscriminatorConfig(channels=2)) for role in ("D_A", "D_B")}
+    for role, net in (nets | discriminators).items():  # of the same names as the reference implementation's
+        torch.save(net.state_dict(), reference / f"latest_net_{role}.pth")
     write("photos/one.jpg", size=46)
     write("photos/deeper/two.png", size=33)
     write("large/large.png", size=200)
@@ -129,7 +129,7 @@ def _shown(document: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_the_flags_that_a_document_shows_exist(document: Path) -> None:
+def test_documented_flags_exist(document: Path) -> None:
     inline = re.findall(r"`(velogan [a-z][^`]* -[^`]*)`", document.read_text())
     for line in [*_shown(document), *inline]:
         words = shlex.split(line)[1:]
@@ -137,12 +137,12 @@ def test_the_flags_that_a_document_shows_exist(document: Path) -> None:
         assert command is not None, words
         known = {field.name.replace("_", "-") for field in dataclasses.fields(cast(Any, COMMANDS[command].load()))}
         known |= {"json", "help", "help-all"} | {f"no-{name}" for name in known}
-        asked = {word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")}
-        assert {flag for flag in asked if "." not in flag} <= known, words
+        flags = {word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")}
+        assert {flag for flag in flags if "." not in flag} <= known, words
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_the_fields_that_a_page_names_exist(document: Path) -> None:
+def test_documented_fields_exist(document: Path) -> None:
     known = {name.replace("_", "-") for name in field_names(Config)}
     flags = re.findall(r"--([a-z][a-z_-]*\.[a-z][a-z0-9_.-]*[a-z0-9])", document.read_text())
     named = {flag.replace("_", "-").replace(".no-", ".") for flag in flags}
@@ -151,14 +151,14 @@ def test_the_fields_that_a_page_names_exist(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_the_values_that_a_page_gives_to_fields_are_taken(document: Path) -> None:
+def test_documented_values_are_valid(document: Path) -> None:
     """By one of the presets: flags with values within a sentence or a table."""
     presets = list(RECIPES)
     for code in dict.fromkeys(re.findall(r"`(--[a-z-]+\.[a-z][^`]* [^`]+)`", document.read_text())):
         if code not in ("--section.field VALUE", "--method.hidden H"):
-            taken = next((one for one in presets if _taken([one, "--data", "d", *shlex.split(code)])), None)
-            assert taken, code
-            presets.sort(key=taken.__ne__)  # the next is probably of the same one
+            preset = next((one for one in presets if _taken([one, "--data", "d", *shlex.split(code)])), None)
+            assert preset, code
+            presets.sort(key=preset.__ne__)  # the next is probably of the same one
 
 
 def _taken(words: list[str]) -> bool:
@@ -169,7 +169,7 @@ def _taken(words: list[str]) -> bool:
     return True
 
 
-def test_the_migration_names_every_option_of_the_reference() -> None:
+def test_the_migration_page_has_every_option_of_the_reference() -> None:
     """Those of options/{base,train,test}_options.py and models/*_model.py, as of August 2025."""
     options = """dataroot name checkpoints_dir model input_nc output_nc ngf ndf netD netG n_layers_D norm init_type
         init_gain no_dropout dataset_mode direction serial_batches num_threads batch_size load_size crop_size
@@ -183,7 +183,7 @@ def test_the_migration_names_every_option_of_the_reference() -> None:
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/getting-started.md"])
-def test_the_commands_run(document: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_the_first_pages_run(document: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for line in commands(document) if line not in OF_THE_SHELL and not line.startswith("make ")]
     assert len(lines) >= 5
     run(lines, capsys)
@@ -223,7 +223,7 @@ def pages(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_run(page: str, pages: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_a_page_run(page: str, pages: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = _shown(ROOT / f"docs/{page}.md")
     assert lines
     begun = "velogan train fast --data horse2zebra --out runs/zebras"
@@ -239,7 +239,7 @@ def test_the_commands_of_a_page_run(page: str, pages: Path, capsys: pytest.Captu
         exec(compile(block, page, "exec"), names)
 
 
-def test_the_examples_in_python_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_examples_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
     assert len(blocks) > 6
     names: dict[str, object] = {}
@@ -277,11 +277,11 @@ def test_the_notebook_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
-def test_what_make_is_asked_for_is_a_target(document: str) -> None:
+def test_documented_make_targets_exist(document: str) -> None:
     text = (ROOT / document).read_text()
-    asked = set(re.findall(r"(?:`|^)make ([a-z]+)", text, re.MULTILINE))
-    assert asked
-    assert asked <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    flags = set(re.findall(r"(?:`|^)make ([a-z]+)", text, re.MULTILINE))
+    assert flags
+    assert flags <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def run(lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,14 +24,14 @@ _SPEC = importlib.util.spec_from_file_location(
 )
 assert _SPEC is not None
 assert _SPEC.loader is not None
-theirs = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(theirs)
+reference = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(reference)
 
-Say = Callable[..., tuple[int, dict[str, Any], str]]
+RunJson = Callable[..., tuple[int, dict[str, Any], str]]
 
 
 @pytest.fixture
-def print_line(capsys: pytest.CaptureFixture[str]) -> Say:
+def print_line(capsys: pytest.CaptureFixture[str]) -> RunJson:
     """Runs a command with --json: exit code, result, standard error."""
 
     def run(*argv: object) -> tuple[int, dict[str, Any], str]:
@@ -45,14 +45,14 @@ def print_line(capsys: pytest.CaptureFixture[str]) -> Say:
 def _folder(folder: Path, *, width: int = 4) -> dict[str, nn.Module]:
     """A folder checkpoints/NAME of both directions."""
     nets = {
-        "G_A": theirs.Resnet(blocks=1, width=width),
-        "G_B": theirs.Resnet(blocks=2, width=width),
-        "D_A": theirs.Patch(),
-        "D_B": theirs.Pixel(),
+        "G_A": reference.Resnet(blocks=1, width=width),
+        "G_B": reference.Resnet(blocks=2, width=width),
+        "D_A": reference.Patch(),
+        "D_B": reference.Pixel(),
     }
     folder.mkdir()
     for seed, (role, net) in enumerate(nets.items()):
-        torch.save(theirs.trained(net, seed).state_dict(), folder / f"latest_net_{role}.pth")
+        torch.save(reference.trained(net, seed).state_dict(), folder / f"latest_net_{role}.pth")
     return nets
 
 
@@ -64,16 +64,16 @@ TINY = ["--data.render-count", "4", "--data.render-test", "2", "--image-size", "
 TINY += ["--train.samples", "0", "--train.logger", "none", "--engine.mode", "eager", "--engine.precision", "fp32"]
 
 
-def test_a_folder_becomes_a_run_that_translates_and_trains_on(tmp_path: Path, print_line: Say):
+def test_imports_a_folder_as_a_run_that_translates_and_trains(tmp_path: Path, print_line: RunJson):
     nets, run = _folder(tmp_path / "theirs"), tmp_path / "run"
-    code, told, _ = print_line("import", tmp_path / "theirs", run)
+    code, result, _ = print_line("import", tmp_path / "theirs", run)
     assert code == 0
-    assert told["run"] == str(run)
-    assert [one["role"] for one in told["networks"]] == ["D_A", "D_B", "G_A", "G_B"]
-    assert told["networks"][2]["parameters"] == sum(value.numel() for value in nets["G_A"].parameters())
+    assert result["run"] == str(run)
+    assert [one["role"] for one in result["networks"]] == ["D_A", "D_B", "G_A", "G_B"]
+    assert result["networks"][2]["parameters"] == sum(value.numel() for value in nets["G_A"].parameters())
     images = torch.rand(1, 3, 32, 32) * 2 - 1
-    for way, role in (("a2b", "G_A"), ("b2a", "G_B")):
-        assert torch.equal(load_translator(run, direction=way)(images), nets[role](images))  # pyright: ignore
+    for direction, role in (("a2b", "G_A"), ("b2a", "G_B")):
+        assert torch.equal(load_translator(run, direction=direction)(images), nets[role](images))  # pyright: ignore
     assert print_line("import", tmp_path / "theirs", run)[0] == 2
 
     train = ["train", "--config", run, "--data", "apples2oranges", "--out", run, *TINY]
@@ -90,16 +90,16 @@ def test_a_folder_becomes_a_run_that_translates_and_trains_on(tmp_path: Path, pr
     assert "starts with" not in err
 
 
-def test_a_file_of_a_trainer_that_wraps_its_weights_is_read(tmp_path: Path, print_line: Say):
-    net = theirs.trained(theirs.Resnet(blocks=1, width=4), 0)
+def test_imports_wrapped_weights(tmp_path: Path, print_line: RunJson):
+    net = reference.trained(reference.Resnet(blocks=1, width=4), 0)
     torch.save({"state_dict": net.state_dict(), "epoch": 3}, tmp_path / "net.pth")
     code, result, _ = print_line("import", tmp_path / "net.pth", tmp_path / "run")
     assert code == 0
     assert [one["role"] for one in result["networks"]] == ["G_A"]
 
 
-def test_a_file_becomes_one_direction_that_is_evaluated(tmp_path: Path, print_line: Say):
-    net = theirs.trained(theirs.Resnet(blocks=1, norm="old instance"))
+def test_imports_a_file_as_one_direction(tmp_path: Path, print_line: RunJson):
+    net = reference.trained(reference.Resnet(blocks=1, norm="old instance"))
     state = {f"module.{name}": value for name, value in net.state_dict().items()}
     torch.save(state, tmp_path / "horse2zebra_net_G_B.pth")
     run = tmp_path / "run"
@@ -115,16 +115,16 @@ def test_a_file_becomes_one_direction_that_is_evaluated(tmp_path: Path, print_li
     assert (run / "report.html").is_file()
 
 
-def test_a_folder_of_cut_becomes_one_direction_that_translates_and_is_exported(tmp_path: Path, print_line: Say):
+def test_imports_and_exports_networks_of_cut(tmp_path: Path, print_line: RunJson):
     cut, run = tmp_path / "grumpycat_CUT", tmp_path / "run"
     cut.mkdir()
-    net = theirs.trained(theirs.Resnet(blocks=1, blur=("down", "up")))
+    net = reference.trained(reference.Resnet(blocks=1, blur=("down", "up")))
     perceptrons = {"mlp_0.0.weight": torch.zeros(4, 3)}
-    for role, state in (("G", net.state_dict()), ("D", theirs.Patch(blur=True).state_dict()), ("F", perceptrons)):
+    for role, state in (("G", net.state_dict()), ("D", reference.Patch(blur=True).state_dict()), ("F", perceptrons)):
         torch.save(state, cut / f"latest_net_{role}.pth")
-    code, told, err = print_line("import", cut, run)
+    code, result, err = print_line("import", cut, run)
     assert code == 0, err
-    assert [(one["role"], "anti-aliased" in one["network"]) for one in told["networks"]] == [
+    assert [(one["role"], "anti-aliased" in one["network"]) for one in result["networks"]] == [
         ("D_A", True),
         ("G_A", True),
     ]
@@ -142,16 +142,16 @@ def test_a_folder_of_cut_becomes_one_direction_that_translates_and_is_exported(t
 @pytest.mark.parametrize(
     ("make", "side"),
     [
-        (lambda: theirs.Resnet(blocks=2, norm="batch", dropout=True), 32),
-        (lambda: theirs.Resnet(blocks=1, norm="batch", blur=("down", "up")), 36),
-        (lambda: theirs.Unet(norm="batch", dropout=True), 128),
+        (lambda: reference.Resnet(blocks=2, norm="batch", dropout=True), 32),
+        (lambda: reference.Resnet(blocks=1, norm="batch", blur=("down", "up")), 36),
+        (lambda: reference.Unet(norm="batch", dropout=True), 128),
     ],
     ids=["resnet", "cut", "unet"],
 )
-def test_batch_norm_takes_the_statistics_of_each_picture_where_asked(
-    make: Callable[[], nn.Module], side: int, tmp_path: Path, print_line: Say
+def test_batch_norm_uses_the_statistics_of_each_picture_on_request(
+    make: Callable[[], nn.Module], side: int, tmp_path: Path, print_line: RunJson
 ):
-    net = theirs.trained(make())
+    net = reference.trained(make())
     torch.save(net.state_dict(), tmp_path / "net.pth")
     for layer in net.modules():
         layer.train(isinstance(layer, nn.BatchNorm2d))  # as test.py without --eval, but for dropout
@@ -160,25 +160,25 @@ def test_batch_norm_takes_the_statistics_of_each_picture_where_asked(
     images = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0)) * 2 - 1
     images[1] *= 0.1
     with torch.no_grad():
-        wanted = torch.cat([net(images[:1]), net(images[1:])])
+        expected = torch.cat([net(images[:1]), net(images[1:])])
         exact = copy.deepcopy(net).double()
         exact = torch.cat([exact(images[:1].double()), exact(images[1:].double())])
-    rounding = (wanted - exact).abs().max()  # of the reference's own float32
+    rounding = (expected - exact).abs().max()  # of the reference's own float32
     assert rounding < 4e-6
     assert (load_translator(tmp_path / "run")(images) - exact).abs().max() < 2 * rounding
-    assert (load_translator(tmp_path / "trained")(images) - wanted).abs().max() > 0.01
+    assert (load_translator(tmp_path / "trained")(images) - expected).abs().max() > 0.01
     if side != 32:
         return
     runtime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     assert print_line("export", tmp_path / "run", tmp_path / "net.onnx", "--format", "onnx")[0] == 0
     session = runtime.InferenceSession(str(tmp_path / "net.onnx"), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"image": images.numpy()})
-    assert (torch.from_numpy(found) - exact).abs().max() < 2 * rounding
+    (translated,) = session.run(None, {"image": images.numpy()})
+    assert (torch.from_numpy(translated) - exact).abs().max() < 2 * rounding
 
 
-def test_the_statistics_of_each_picture_are_refused_where_norms_take_them_anyway(tmp_path: Path, print_line: Say):
-    torch.save(theirs.Resnet(blocks=1).state_dict(), tmp_path / "net.pth")
+def test_rejects_picture_statistics_without_batch_norm(tmp_path: Path, print_line: RunJson):
+    torch.save(reference.Resnet(blocks=1).state_dict(), tmp_path / "net.pth")
     code, _, err = print_line("import", tmp_path / "net.pth", tmp_path / "run", "--picture-statistics")
     assert code == 2
     assert "is for generators with batch norm, and" in err
@@ -186,14 +186,16 @@ def test_the_statistics_of_each_picture_are_refused_where_norms_take_them_anyway
     assert not (tmp_path / "run").exists()
 
 
-def test_a_discriminator_alone_is_no_run(tmp_path: Path, print_line: Say):
-    torch.save(theirs.Patch().state_dict(), tmp_path / "d.pth")
+def test_rejects_a_single_discriminator(tmp_path: Path, print_line: RunJson):
+    torch.save(reference.Patch().state_dict(), tmp_path / "d.pth")
     code, _, err = print_line("import", tmp_path / "d.pth", tmp_path / "run")
     assert code == 2
     assert "contains only discriminators" in err
 
 
-def test_a_run_begins_with_what_fits(tmp_path: Path, print_line: Say, tiny_config: Callable[..., Config]):
+def test_starts_a_run_with_the_networks_that_fit(
+    tmp_path: Path, print_line: RunJson, tiny_config: Callable[..., Config]
+):
     nets = _folder(tmp_path / "theirs")
     small = ["--generator.channels", "4", "--generator.blocks", "1", "--generator-b", "blocks=2"]
     small += ["--discriminator.channels", "8", "--optimizer.lr", "1e-12", "--images", "1"]

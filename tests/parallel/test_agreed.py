@@ -56,12 +56,12 @@ def _until(run: Path, images: int) -> None:
     raise AssertionError(f"{run} does not come to {images} images")
 
 
-def test_a_broken_number_on_one_rank_stops_both_and_is_told_once(start, flags, tmp_path: Path):
+def test_reports_nan_of_one_rank_once_and_stops_both(start, flags, tmp_path: Path):
     codes, said = start(flags(tmp_path / "run"), code=BREAK).wait()
     assert codes == [1, 1]
-    told = [line for text in said for line in text.splitlines() if "not a finite number" in line]
-    assert len(told) == 1
-    assert re.match(r"velogan: not a finite number in step .*, phase discriminator: ", told[0])
+    lines = [line for text in said for line in text.splitlines() if "not a finite number" in line]
+    assert len(lines) == 1
+    assert re.match(r"velogan: not a finite number in step .*, phase discriminator: ", lines[0])
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_a_signal_to_one_rank_saves_once_and_ends_all(start, flags, unbroken: st
     assert read_stats(run)[-1]["images"] == 28
 
 
-def test_a_killed_rank_is_named(start, flags, tmp_path: Path):
+def test_reports_a_killed_rank(start, flags, tmp_path: Path):
     run = tmp_path / "run"
     job = start(flags(run, images=999, every=4), code=SLOW.format(seconds=0.5, ranks="1"))
     _until(run, 12)
@@ -111,7 +111,7 @@ def test_a_killed_rank_is_named(start, flags, tmp_path: Path):
     assert list_checkpoints(run)
 
 
-def test_a_rank_that_hangs_is_named(start, flags, tmp_path: Path):
+def test_reports_a_rank_that_hangs(start, flags, tmp_path: Path):
     run = tmp_path / "run"
     job = start(flags(run, "--train.process-timeout", "4", images=9999))
     _until(run, 2)
@@ -138,7 +138,7 @@ Session._save = slow_save
     assert codes == [0, 0], said
 
 
-def test_a_full_disk_of_one_rank_is_told_by_it(start, flags, disk, tmp_path: Path):
+def test_reports_a_full_disk_of_one_rank(start, flags, disk, tmp_path: Path):
     code = f"""
 import os
 if os.environ["RANK"] == "1":
@@ -147,13 +147,13 @@ if os.environ["RANK"] == "1":
     disk.fill()
     codes, said = start(flags(tmp_path / "run"), code=code).wait()
     assert codes == [1, 1]
-    told = [line for text in said for line in text.splitlines() if line.startswith("velogan: ")]
-    assert len(told) == 1
-    assert re.match(r"velogan: rank 1 of 2 \(.*\): .*No space left on device.*make room", told[0])
+    lines = [line for text in said for line in text.splitlines() if line.startswith("velogan: ")]
+    assert len(lines) == 1
+    assert re.match(r"velogan: rank 1 of 2 \(.*\): .*No space left on device.*make room", lines[0])
 
 
 @pytest.mark.parametrize("wrong", [("--epochs", "3"), ("--engine.mode", "graph")])  # before they meet, and after
-def test_a_wrong_flag_is_told_once(wrong: tuple[str, ...], start, flags, tmp_path: Path):
+def test_reports_a_wrong_flag_once(wrong: tuple[str, ...], start, flags, tmp_path: Path):
     codes, said = start(flags(tmp_path / "run", *wrong)).wait()
     assert codes == [2, 2]
     assert len([line for text in said for line in text.splitlines() if line.startswith("velogan: ")]) == 1

@@ -147,7 +147,7 @@ def test_with_an_exchange_after_every_step_nodes_compute_what_one_process_does(m
         assert [mine[name] for name in names] == pytest.approx([theirs[name] for name in names], rel=1e-6)
 
 
-def test_between_exchanges_only_the_copies_are_old(tiny, tmp_path: Path):
+def test_between_exchanges_only_copies_are_old(tiny, tmp_path: Path):
     """The autoencoder needs no other network, so it is what one process trains; the others are not."""
     trained(tiny(), tmp_path / "one")
     trained(tiny(every="6 images"), tmp_path / "apart")
@@ -159,22 +159,22 @@ def test_between_exchanges_only_the_copies_are_old(tiny, tmp_path: Path):
         assert all(mine[key].equal(theirs[key]) for key in mine) == (name == "autoencoder"), name
 
 
-def test_a_run_that_goes_on_from_an_exchange_is_an_unbroken_one(tiny, tmp_path: Path):
+def test_a_run_resumed_from_an_exchange_equals_an_unbroken_one(tiny, tmp_path: Path):
     unbroken = trained(tiny(every="6 images"), tmp_path / "unbroken")
     trained(tiny(every="6 images", images=6), tmp_path / "broken")
     again = trained(tiny(every="6 images"), tmp_path / "broken")
     assert again.weights_sha256 == unbroken.weights_sha256
 
 
-def test_a_number_that_is_not_finite_is_told_with_its_place(tiny, tmp_path: Path):
+def test_reports_where_a_value_is_not_finite(tiny, tmp_path: Path):
     config = tiny(every="6 images").change(optimizer={"rules": ("E:kind=sgd,lr=1e38",)})
-    with pytest.raises(NonFiniteError) as told:
+    with pytest.raises(NonFiniteError) as caught:
         trained(config, tmp_path / "run")
-    assert "step 1 (2 images seen), phase autoencoder: " in str(told.value)
+    assert "step 1 (2 images seen), phase autoencoder: " in str(caught.value)
 
 
 @pytest.mark.parametrize("at", [7, 6, 0], ids=["between exchanges", "at an exchange", "at the start"])
-def test_a_lost_node_begins_again_with_the_same_result(at: int, tiny, tmp_path: Path):
+def test_a_lost_node_restarts_with_the_same_result(at: int, tiny, tmp_path: Path):
     config, said = tiny(every="6 images"), list[str]()
     trained(config, tmp_path / "lost", partial(losing, name="translator", at=at), said)
     assert any("node of translator was lost" in line for line in said) == (at > 0), said
@@ -203,24 +203,24 @@ def test_a_killed_process_of_ray_is_a_lost_node(tiny, tmp_path: Path, monkeypatc
         ({"train": {"exchange_every": "5 %"}}, "not in images or epochs: write '50 images'"),
     ],
 )
-def test_what_cannot_be_placed_is_refused(changes, said, tiny):
+def test_rejects_what_cannot_run_on_nodes(changes, said, tiny):
     with pytest.raises(ValueError, match=said):
         distributed_modules(tiny(every="1 epoch").change(**changes))
 
 
-def test_without_ray_the_extra_is_named(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_reports_the_extra_that_ray_needs(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with Display(quiet=True) as display, pytest.raises(ValueError, match=r".*pip install -e '\.\[scale\]'"):
         apart.train(tiny(every="1 epoch"), tmp_path / "run", display=display, origin={})
     assert not (tmp_path / "run").exists()
 
 
-def test_nobody_else_takes_the_setting_for_nothing(tiny, tmp_path: Path):
+def test_rejects_the_setting_outside_of_the_command(tiny, tmp_path: Path):
     with Display(quiet=True) as display, pytest.raises(ValueError, match="supported by `velogan train` only"):
         run.train(tiny(every="1 epoch"), tmp_path / "run", display=display, origin={})
 
 
-def test_the_flag_asks_for_an_exchange_every_five_steps(capsys: pytest.CaptureFixture[str]):
+def test_the_flag_sets_an_exchange_every_five_steps(capsys: pytest.CaptureFixture[str]):
     def every(*words: str) -> str | None:
         asked = Train.parse(["onepair", "--data", "d", *words], prog="velogan train", description="")
         return configure_train(asked).train.exchange_every

@@ -45,7 +45,7 @@ def _save(run: Path, images: int, *, seconds: float = 1.5, value: float | None =
     )
 
 
-def test_nested_state_comes_back_as_it_was(tmp_path: Path):
+def test_restores_nested_state(tmp_path: Path):
     tensors = {
         "float": torch.randn(2, 3),
         "channels last": torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
@@ -74,13 +74,13 @@ def test_nested_state_comes_back_as_it_was(tmp_path: Path):
     assert clock == {"seconds": 0.25}
 
 
-def test_what_is_no_plain_value_is_refused(tmp_path: Path):
+def test_rejects_objects_in_state(tmp_path: Path):
     with pytest.raises(TypeError, match=r"cannot store a .*Path in a checkpoint"):
         save_checkpoint(tmp_path, images=1, networks={}, headers={}, state={"a": Path()}, clock={})
     assert list_checkpoints(tmp_path) == []
 
 
-def test_a_weights_file_explains_itself(tmp_path: Path):
+def test_weights_files_describe_themselves(tmp_path: Path):
     header, weights = load_weights(_save(tmp_path, 12) / "G_A.safetensors")
     assert header == {"format": "velogan-network", **HEADER}
     assert torch.equal(weights["weight"], torch.full((2, 2), 12.0))
@@ -88,18 +88,22 @@ def test_a_weights_file_explains_itself(tmp_path: Path):
         assert json.loads(file.metadata()["velogan"])["config"]["channels"] == 4  # as any other tool reads it
 
 
-def test_other_files_are_no_networks(tmp_path: Path):
-    folder = _save(tmp_path, 12)
-    with pytest.raises(ValueError, match="holds no velogan network"):
-        load_weights(folder / "state.safetensors")
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("checkpoints/000000012/state.safetensors", "velogan network"),
+        ("text.safetensors", "cannot be read as safetensors"),
+        ("absent.safetensors", "cannot be read as safetensors"),
+    ],
+)
+def test_rejects_other_files(file: str, message: str, tmp_path: Path):
+    _save(tmp_path, 12)
     (tmp_path / "text.safetensors").write_text("nothing of the kind")
-    with pytest.raises(ValueError, match="cannot be read as safetensors"):
-        load_weights(tmp_path / "text.safetensors")
-    with pytest.raises(ValueError, match="cannot be read as safetensors"):
-        load_weights(tmp_path / "absent.safetensors")
+    with pytest.raises(ValueError, match=message):
+        load_weights(tmp_path / file)
 
 
-def test_loading_never_unpickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_never_unpickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = _save(tmp_path, 12)
 
     def refuse(*_: Any, **__: Any) -> Any:
@@ -130,7 +134,7 @@ def _crash_in_call(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         monkeypatch.setattr(os, name, guarded(getattr(os, name)))
 
 
-def test_a_crash_between_any_two_operations_leaves_a_whole_checkpoint(tmp_path: Path):
+def test_a_crash_between_any_two_operations_leaves_a_valid_checkpoint(tmp_path: Path):
     survivors = set()
     for number in itertools.count(1):
         run = tmp_path / str(number)
@@ -164,18 +168,18 @@ def test_a_crash_between_any_two_operations_leaves_a_whole_checkpoint(tmp_path: 
 
 
 @pytest.mark.parametrize("file", ["G_A.ema.safetensors", "state.safetensors", "clock.json", "manifest.json"])
-@pytest.mark.parametrize("how", ["changed", "cut", "missing"])
-def test_a_damaged_checkpoint_is_passed_over(file: str, how: str, tmp_path: Path):
+@pytest.mark.parametrize("damage", ["changed", "cut", "missing"])
+def test_ignores_damaged_checkpoints(file: str, damage: str, tmp_path: Path):
     _save(tmp_path, 1)
     victim = _save(tmp_path, 2) / file
     content = victim.read_bytes()
-    if how == "changed":
+    if damage == "changed":
         victim.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
-    elif how == "cut":
+    elif damage == "cut":
         victim.write_bytes(content[: len(content) // 2])
     else:
         victim.unlink()
-    if (file, how) == ("manifest.json", "changed"):  # still the truth about the files
+    if (file, damage) == ("manifest.json", "changed"):  # still the truth about the files
         victim.write_text("{}")
     assert find_corruption(victim.parent) != ""
     assert find_checkpoint(tmp_path).name == "000000001"
@@ -184,7 +188,7 @@ def test_a_damaged_checkpoint_is_passed_over(file: str, how: str, tmp_path: Path
     assert find_checkpoint(tmp_path).name == "000000002"
 
 
-def test_no_checkpoint_is_a_readable_error(tmp_path: Path):
+def test_rejects_runs_without_a_checkpoint(tmp_path: Path):
     with pytest.raises(ValueError, match="holds no complete checkpoint: train it first"):
         find_checkpoint(tmp_path)
     _save(tmp_path, 1)
@@ -192,7 +196,7 @@ def test_no_checkpoint_is_a_readable_error(tmp_path: Path):
         find_checkpoint(tmp_path, "best")
 
 
-def test_the_newest_and_the_best_are_kept(tmp_path: Path):
+def test_keeps_the_newest_and_the_best(tmp_path: Path):
     mark_best(tmp_path, checkpoint=_save(tmp_path, 5), name="loss", score=0.25, on="2 apples")
     for images in (10, 100, 1000):
         _save(tmp_path, images)
@@ -204,14 +208,14 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path):
     assert read_best(tmp_path) is None
 
 
-def test_the_digest_covers_what_was_computed_and_not_the_clock(tmp_path: Path):
+def test_digest_ignores_the_clock(tmp_path: Path):
     first = digest(_save(tmp_path / "a", 7))
     assert digest(_save(tmp_path / "b", 7, seconds=99.0)) == first
     assert digest(_save(tmp_path / "c", 8, value=7.0)) != first  # the state says 8 images
     assert digest(_save(tmp_path / "d", 7, value=7.5)) != first
 
 
-def test_text_is_replaced_whole(tmp_path: Path):
+def test_replaces_text_atomically(tmp_path: Path):
     write_text(tmp_path / "file", "old")
     with pytest.MonkeyPatch.context() as patch:
         _crash_in_call(patch, 1)
