@@ -1,9 +1,10 @@
-"""Synthetic run folders, as a training would leave them."""
+"""Synthetic run folders, and a parser of pages."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,66 @@ from PIL import Image
 CONFIG = {"run": {"seed": 0}, "data": {"image_size": 64, "flip": True}, "objective": {"cycle": [10.0, 10.0]}}
 
 
+VOID = {"meta", "link", "input", "img", "br"}
+
+
+class Page(HTMLParser):
+    """A parsed page; elements must be closed in order."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.scripts: list[str] = []
+        self._open: list[str] = []
+        self.source = source
+        self.feed(source)
+        self.close()
+        self.text = " ".join(self.text.split())
+        assert self._open == []
+
+    def data(self) -> Any:
+        """Return the data of a report, which its first script is."""
+        return json.loads(self.scripts[0])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] == "script":
+            self.scripts[-1] += data
+        elif self._open and self._open[-1] != "style":
+            self.text += f"{data} "
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+
 def a_score(name: str = "psnr_object_db", value: float = 21.3, **changes: Any) -> dict[str, Any]:
-    figures = {"name": name, "direction": "a2b", "value": value, "real": None, "baseline": 12.2}
+    score = {"name": name, "direction": "a2b", "value": value, "real": None, "baseline": 12.2}
     rest = {"weights": "ema", "checkpoint": "last", "better": "higher", "description": "The fruit."}
-    return figures | rest | changes
+    return score | rest | changes
 
 
 @pytest.fixture
 def score() -> Callable[..., dict[str, Any]]:
-    """Make one entry of `scores.json`."""
+    """Create an entry of `scores.json`."""
     return a_score
 
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> Callable[..., Path]:
-    """Make a run folder called `name`; keyword arguments replace what its files hold."""
+    """Create a run folder; keyword arguments replace the contents of its files."""
 
     def make(
         name: str = "demo",
@@ -44,7 +90,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
     ) -> Path:
         run = tmp_path / name
         _samples(run / "samples", picture=picture, size=size, times=times)
-        about = {
+        run_json = {
             "velogan": "0.1.0",
             "preset": "cyclegan",
             "command": command,
@@ -53,7 +99,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
             "decisions": [{"field": "precision", "value": "bf16", "reason": "2.3x as fast here"}],
             "data": {key: {"name": domain, "train": 500} for key, domain in zip("ab", domains)},
         }
-        (run / "run.json").write_text(json.dumps(about))
+        (run / "run.json").write_text(json.dumps(run_json))
         (run / "config.yaml").write_text(yaml.safe_dump(config))
         scored = {"protocol": {"images": 48}, "scores": [a_score()] if scores is None else scores}
         (run / "scores.json").write_text(json.dumps(scored))

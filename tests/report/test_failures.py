@@ -21,19 +21,19 @@ def log(name: str, *values: float | None) -> list[dict[str, Any]]:
         ((), None),
     ],
 )
-def test_a_failure_is_told_while_it_lasts(values: tuple[float | None, ...], since: int | None) -> None:
-    found = find_failures(log("failure/correlation_b2a", *values))
-    assert [one.since for one in found] == ([] if since is None else [since])
-    if found:
-        assert found[0].description.startswith("b2a: colours are inverted")
-        assert found[0].hint
+def test_reports_a_failure_while_it_lasts(values: tuple[float | None, ...], since: int | None) -> None:
+    failures = find_failures(log("failure/correlation_b2a", *values))
+    assert [failure.since for failure in failures] == ([] if since is None else [since])
+    if failures:
+        assert failures[0].description.startswith("b2a: colours are inverted")
+        assert failures[0].hint
 
 
-def test_a_discriminator_wins_when_little_is_left_of_its_first_loss() -> None:
-    (found,) = find_failures(log("loss/discriminator/a", 0.5, 0.2, *[0.01] * 9, 0.02))
-    assert (found.since, found.value) == (30, 0.02)
+def test_a_discriminator_wins_with_a_small_fraction_of_its_first_loss() -> None:
+    (failure,) = find_failures(log("loss/discriminator/a", 0.5, 0.2, *[0.01] * 9, 0.02))
+    assert (failure.since, failure.value) == (30, 0.02)
     assert find_failures(log("loss/discriminator/a", 0.5, 0.2, *[0.01] * 9)) == []  # single steps of a short run
-    assert "discriminator D_A" in found.description
+    assert "discriminator D_A" in failure.description
     assert find_failures(log("loss/discriminator/a", 0.5, 0.2, 0.2, 0.2)) == []
     assert find_failures(log("loss/discriminator/total", 0.5, *[0.01] * 10)) == []
     assert find_failures(log("loss/discriminator/a", 5.0, -3.0, *[0.0] * 10)) == []  # a critic's loss has no level
@@ -42,54 +42,54 @@ def test_a_discriminator_wins_when_little_is_left_of_its_first_loss() -> None:
 def test_at_the_end_of_a_run_one_measurement_is_enough() -> None:
     (row,) = log("failure/change_a2b", 0.0)
     assert find_failures([row]) == []
-    (found,) = find_failures([{**row, "ended": True}])
-    assert found.since == 10
+    (failure,) = find_failures([{**row, "ended": True}])
+    assert failure.since == 10
     assert (
         find_failures([{**row, "ended": True}, *log("failure/change_a2b", 0.5)]) == []
     )  # it was made longer, and better
 
 
-def test_translations_that_became_worse_than_they_were_are_told() -> None:
-    (found,) = find_failures(log("validation/distance", 0.2, 0.1, 0.12, 0.16, 0.17))
-    assert (found.since, found.value) == (40, 0.17)
-    assert "0.170, and was 0.100 at 20 images" in found.description
-    assert "the best checkpoint, which translate uses" in found.hint
+def test_reports_translations_that_became_worse() -> None:
+    (failure,) = find_failures(log("validation/distance", 0.2, 0.1, 0.12, 0.16, 0.17))
+    assert (failure.since, failure.value) == (40, 0.17)
+    assert "0.170, and was 0.100 at 20 images" in failure.description
+    assert "the best checkpoint, which translate uses" in failure.hint
     assert find_failures(log("validation/distance", 0.2, 0.1, 0.12, 0.16, 0.14)) == []
     assert find_failures(log("validation/distance", 0.2, 0.16, 0.1)) == []
     (row,) = log("validation/distance", 0.2)
     assert find_failures([{**row, "validation/distance": 0.1}, {**row, "ended": True}])
 
 
-def test_a_run_that_is_never_nearer_than_doing_nothing_says_so_at_its_end() -> None:
+def test_reports_no_gain_over_the_unchanged_input_at_the_end() -> None:
     stats = [{**row, "validation/unchanged_input": 0.15} for row in log("validation/distance", 0.3, 0.2, 0.16)]
     assert find_failures(stats) == []
     stats[-1]["ended"] = True
-    (found,) = find_failures(stats)
-    assert "closer to real images than the inputs are (0.160, unchanged input 0.150)" in found.description
+    (failure,) = find_failures(stats)
+    assert "closer to real images than the inputs are (0.160, unchanged input 0.150)" in failure.description
     assert find_failures([*stats[:-1], {**stats[-1], "validation/distance": 0.14}]) == []
 
 
-def test_one_direction_that_became_worse_is_not_hidden_by_the_other() -> None:
+def test_a_good_direction_does_not_hide_a_bad_one() -> None:
     stats = [
-        {"images": 10 * number, "validation/distance": (there + 0.2) / 2, **NOTHING_IS_1}
-        | {"validation/distance_a2b": there, "validation/distance_b2a": 0.2}
-        for number, there in enumerate((0.9, 0.25, 0.3, 0.66))
+        {"images": 10 * number, "validation/distance": (a2b + 0.2) / 2, **UNCHANGED_IS_1}
+        | {"validation/distance_a2b": a2b, "validation/distance_b2a": 0.2}
+        for number, a2b in enumerate((0.9, 0.25, 0.3, 0.66))
     ]
     assert find_failures(stats) == []
-    (found,) = find_failures([*stats[:-1], {**stats[-1], "ended": True}])
-    assert found.description.startswith("a2b: translations have become worse")
-    assert "is 0.660, and was 0.250 at 10 images" in found.description
+    (failure,) = find_failures([*stats[:-1], {**stats[-1], "ended": True}])
+    assert failure.description.startswith("a2b: translations have become worse")
+    assert "is 0.660, and was 0.250 at 10 images" in failure.description
     assert [final_checkpoint_is_worse(stats[:count]) for count in (2, 3, 4)] == [False, False, True]
 
     useless = [{**row, "validation/distance_a2b": 1.1, "ended": True} for row in stats[:3]]
     useless[0]["validation/distance_a2b"] = 0.9  # by chance, at a checkpoint that is not used
-    (found,) = find_failures(useless)
-    assert found.description.startswith("a2b: translations are no closer to real images")
+    (failure,) = find_failures(useless)
+    assert failure.description.startswith("a2b: translations are no closer to real images")
 
 
-def test_a_run_says_at_its_end_how_much_nearer_than_doing_nothing_it_came() -> None:
+def test_describes_the_improvement_at_the_end() -> None:
     stats = [
-        {"images": 10 * number, "validation/distance": both, **NOTHING_IS_1}
+        {"images": 10 * number, "validation/distance": both, **UNCHANGED_IS_1}
         | {"validation/distance_a2b": both - 0.1, "validation/distance_b2a": both + 0.1}
         for number, both in enumerate((0.9, 0.3, 0.6))
     ]
@@ -107,10 +107,10 @@ def test_a_run_says_at_its_end_how_much_nearer_than_doing_nothing_it_came() -> N
     assert describe_improvement([{**row, "validation/unchanged_input": None} for row in stats]) is None
 
 
-NOTHING_IS_1 = dict.fromkeys(
+UNCHANGED_IS_1 = dict.fromkeys(
     ("validation/unchanged_input", "validation/unchanged_input_a2b", "validation/unchanged_input_b2a"), 1.0
 )
 
 
-def test_unknown_signs_and_torn_rows_are_passed_over() -> None:
+def test_ignores_unknown_signs_and_incomplete_rows() -> None:
     assert find_failures([*log("failure/later_a2b", 1.0, 1.0), {"failure/correlation_a2b": "x"}, {}]) == []

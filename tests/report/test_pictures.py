@@ -13,32 +13,32 @@ MakeRun = Callable[..., Path]
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 24, 25, 100, 1000])
-def test_times_are_evenly_chosen_with_first_and_last(count: int) -> None:
-    chosen = pictures.pick_evenly(list(range(count)), 24)
-    assert (chosen[0], chosen[-1]) == (0, count - 1)
-    assert chosen == sorted(set(chosen))
-    assert len(chosen) == min(count, 24)
-    steps = {later - earlier for earlier, later in pairwise(chosen)}
+def test_picks_evenly_with_first_and_last(count: int) -> None:
+    picked = pictures.pick_evenly(list(range(count)), 24)
+    assert (picked[0], picked[-1]) == (0, count - 1)
+    assert picked == sorted(set(picked))
+    assert len(picked) == min(count, 24)
+    steps = {later - earlier for earlier, later in pairwise(picked)}
     assert not steps or max(steps) - min(steps) <= 1
 
 
-def test_pages_stay_small_however_many_pictures_there_are(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_the_size_of_pages(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(size=48, times=30)
-    whole = write_report([run]).stat().st_size
+    unlimited = write_report([run]).stat().st_size
     monkeypatch.setattr(pictures, "MAX_BYTES", 100_000)
     entries = pictures.build_galleries([read_run_data(run)])
     assert sum(len(frame["uri"]) for entry in entries for frame in entry["frames"]) < 100_000 * 4 / 3 + 5000
     assert [len(entry["frames"]) for entry in entries] == [24, 24]
-    assert write_report([run]).stat().st_size < whole
+    assert write_report([run]).stat().st_size < unlimited
 
 
-def test_many_runs_share_the_times(make_run: MakeRun) -> None:
+def test_many_runs_share_the_number_of_frames(make_run: MakeRun) -> None:
     runs = [read_run_data(make_run(f"run{number}", times=20)) for number in range(4)]
     assert {len(entry["frames"]) for entry in pictures.build_galleries(runs)} == {12}
 
 
-def test_a_damaged_picture_is_left_out(make_run: MakeRun) -> None:
+def test_omits_damaged_images(make_run: MakeRun) -> None:
     run = make_run()
-    (run / "samples" / "000000300-a2b.png").write_bytes(b"torn")
+    (run / "samples" / "000000300-a2b.png").write_bytes(b"damaged")
     entry = pictures.build_galleries([read_run_data(run)])[0]
     assert [frame["images"] for frame in entry["frames"]] == [100, 200]

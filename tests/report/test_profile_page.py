@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from html.parser import HTMLParser
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,14 @@ from velogan.measure.traces.breakdown import idle, kernels, launches, streams, t
 from velogan.measure.traces.reading import load_events, read_timeline
 from velogan.report.profile_page import percent, write_profile_page
 
+from .conftest import Page
+
 TRACE = Path(__file__).parents[1] / "measure" / "traces" / "cuda_trace.json"
-EMPTY = ("meta", "link", "br", "polyline")
 
 
 @pytest.fixture
-def found() -> dict[str, Any]:
-    """What `velogan profile` would find in the trace written by hand."""
+def profile() -> dict[str, Any]:
+    """The profile of a trace written by hand."""
     timeline = read_timeline(load_events(TRACE))
     return {
         "steps": 1,
@@ -38,47 +39,18 @@ def found() -> dict[str, Any]:
     }
 
 
-class _Page(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.words: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert not {"src", "onclick", "onload"} & {name for name, _ in attrs}
-        if tag not in EMPTY:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag in EMPTY
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.words += data.split()
+def _words(profile: dict[str, Any], tmp_path: Path) -> tuple[str, str]:
+    """Return the page's source, and its text."""
+    source = write_profile_page(profile, tmp_path / "profile.html").read_text(encoding="utf-8")
+    page = Page(source)
+    assert not {"src", "onclick", "onload"} & {name for _, attributes in page.tags for name in attributes}
+    return source, page.text
 
 
-def _read(found: dict[str, Any], tmp_path: Path) -> tuple[str, str]:
-    """The page's source, and its words."""
-    source = write_profile_page(found, tmp_path / "profile.html").read_text(encoding="utf-8")
-    page = _Page()
-    page.feed(source)
-    assert page.open == []
-    return source, " ".join(page.words)
-
-
-def test_the_page_is_whole_and_alone(found: dict[str, Any], tmp_path: Path):
-    source, _ = _read(found, tmp_path)
-    assert "://" not in source
-    assert "<script" not in source
-    assert "$" not in source
-
-
-def test_figures_have_their_denominators(found: dict[str, Any], tmp_path: Path):
-    _, words = _read(found, tmp_path)
-    assert "Of 420 µs in 1 step. " in words
+def test_shows_values_with_their_denominators(profile: dict[str, Any], tmp_path: Path):
+    source, words = _words(profile, tmp_path)
+    assert not re.search(r"://|<script|[$]", source), "the page loads nothing"
+    assert "Of 420 µs in 1 step." in words
     assert "launches over 50 µs 14% 1 of 7 63% 60 µs of 95 µs" in words
     assert "kernels shorter than their launch 14% 1 of 7 1.7% 4 µs of 242 µs" in words
     assert "delays over 100 µs 14% 1 of 7 52% 116 µs of 223 µs" in words
@@ -86,36 +58,34 @@ def test_figures_have_their_denominators(found: dict[str, Any], tmp_path: Path):
     assert "Memcpy DtoH 1 14 µs 5.8%" in words
 
 
-def test_delays_are_drawn_with_what_is_late_in_red(found: dict[str, Any], tmp_path: Path):
-    source, words = _read(found, tmp_path)
+def test_draws_long_delays_in_red(profile: dict[str, Any], tmp_path: Path):
+    source, words = _words(profile, tmp_path)
     assert "Delay of kernels From launch to start. Red: over 100 µs." in words
     assert '<div class=red style="height:33.3%" title="below 200 µs: 1, 116 µs in all">' in source
     assert '<div style="height:100.0%" title="below 5 µs: 1, 4 µs in all">' in source, "a short kernel"
 
 
-def test_streams_are_drawn_where_there_are_several(found: dict[str, Any], tmp_path: Path):
-    _, words = _read(found, tmp_path)
+def test_draws_several_streams(profile: dict[str, Any], tmp_path: Path):
+    _, words = _words(profile, tmp_path)
     assert "stream 7" in words
     assert "stream 8" in words
     assert "Two or more run at once for 8 µs, 3.4% of the busy time." in words
-    _, words = _read(found | {"streams": None}, tmp_path)
+    _, words = _words(profile | {"streams": None}, tmp_path)
     assert "stream 7" not in words
 
 
-def test_names_are_text(found: dict[str, Any], tmp_path: Path):
-    _, words = _read(found, tmp_path)
+def test_escapes_names(profile: dict[str, Any], tmp_path: Path):
+    _, words = _words(profile, tmp_path)
     assert "implicit_convolve_sgemm<float, 3>" in words
     assert "H200 <&>" in words
 
 
-def test_a_cpu_has_operators_and_no_launches(found: dict[str, Any], tmp_path: Path):
-    _, words = _read(found | {"device": "cpu", "launches": None, "idle": None, "streams": None}, tmp_path)
+def test_a_cpu_has_operators_and_no_launches(profile: dict[str, Any], tmp_path: Path):
+    _, words = _words(profile | {"device": "cpu", "launches": None, "idle": None, "streams": None}, tmp_path)
     assert "Top operators" in words
     assert "delays over" not in words
 
 
-@pytest.mark.parametrize(
-    ("share", "written"), [(None, "–"), (0, "0%"), (0.0004, "<0.1%"), (0.034, "3.4%"), (0.5, "50%")]
-)
-def test_shares_for_people(share: float | None, written: str):
-    assert percent(share) == written
+@pytest.mark.parametrize(("share", "text"), [(None, "–"), (0, "0%"), (0.0004, "<0.1%"), (0.034, "3.4%"), (0.5, "50%")])
+def test_formats_shares(share: float | None, text: str):
+    assert percent(share) == text

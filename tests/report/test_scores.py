@@ -22,15 +22,15 @@ MakeScore = Callable[..., dict[str, Any]]
 MakeRun = Callable[..., Path]
 
 
-def test_scores_become_a_row_for_each_figure_and_a_column_for_each_translator(score: MakeScore) -> None:
-    given = [
+def test_groups_scores_by_metric_and_checkpoint(score: MakeScore) -> None:
+    scores = [
         score("kid", 1.0),
         score("fid", 2.0),
         score("kid", 3.0, weights="raw"),
         score("kid", 4.0, checkpoint="best"),
         score("kid", 5.0, direction="b2a"),
     ]
-    columns, rows = group_scores(given)
+    columns, rows = group_scores(scores)
     assert [column_title(column) for column in columns] == ["last averaged", "last raw", "best averaged"]
     assert [(row.first["name"], row.first["direction"]) for row in rows] == [
         ("kid", "a2b"),
@@ -54,12 +54,12 @@ def test_scores_become_a_row_for_each_figure_and_a_column_for_each_translator(sc
     ],
 )
 def test_intervals_have_units(name: str, span: Any, text: str, score: MakeScore) -> None:
-    one = score(name, 1.0, interval_95=span)
-    assert format_interval(one) == text
-    assert (half_interval(one) is None) == (text == "")
+    value = score(name, 1.0, interval_95=span)
+    assert format_interval(value) == text
+    assert (half_interval(value) is None) == (text == "")
 
 
-def test_doing_nothing_is_no_rival_where_the_layout_is_to_be_kept(score: MakeScore) -> None:
+def test_the_unchanged_input_is_the_limit_of_input_metrics(score: MakeScore) -> None:
     layout = score("structure", 0.7, real=0.1, baseline=1.0)
     assert (place_on_bar(layout, [layout]).baseline, place_on_bar(layout, [layout]).is_rival) == (1.0, False)
     assert place_on_bar(layout, [layout]).value == pytest.approx(0.7)
@@ -72,15 +72,15 @@ def test_the_page_has_every_column_with_its_interval(make_run: MakeRun, score: M
         score("kid", 2.5, real=0.1, baseline=3.0, better="lower", weights="raw", interval_95=None),
         score("kid", 0.75, real=0.1, baseline=3.0, better="lower", checkpoint="best"),
     ]
-    facts = read_run_data(make_run(scores=scores))
-    page = render([facts])
-    for shown in ("last averaged", "last raw", "best averaged", "1.25 to 1.75", "<b>2.50</b>", "<b>0.750</b>"):
-        assert shown in page
-    several = render([facts, facts])
+    run = read_run_data(make_run(scores=scores))
+    page = render([run])
+    for text in ("last averaged", "last raw", "best averaged", "1.25 to 1.75", "<b>2.50</b>", "<b>0.750</b>"):
+        assert text in page
+    several = render([run, run])
     assert "best averaged" not in several  # side by side, each run shows the first
 
 
-def test_the_page_says_where_the_best_is_the_last(make_run: MakeRun, score: MakeScore) -> None:
+def test_the_page_says_if_the_best_is_the_last(make_run: MakeRun, score: MakeScore) -> None:
     run = make_run(scores=[score("kid", 1.5)])
     (run / "scores.json").write_text(
         (run / "scores.json").read_text().replace('"images": 48', f'"images": 48, "best": "{SAME_AS_LAST}"')

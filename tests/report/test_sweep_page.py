@@ -10,15 +10,15 @@ from velogan.report.sweep_page import write_sweep_page
 from velogan.report.sweep_tables import metric_label
 
 
-def found(settings: dict[str, dict[str, Any]], *, seeds: int = 2, **changes: Any) -> dict[str, Any]:
-    """What a sweep of `settings` found: the first is the best."""
+def sweep_result(settings: dict[str, dict[str, Any]], *, seeds: int = 2, **changes: Any) -> dict[str, Any]:
+    """Return the result of a sweep of `settings`, the best one first."""
     trials, verdicts = [], {}
     for number, (name, values) in enumerate(settings.items()):
         score = 0.25 + number / 10
         for seed in range(seeds):
-            one = {"name": f"{name},seed={seed}", "setting": name, "settings": values, "seed": seed, "status": "done"}
+            trial = {"name": f"{name},seed={seed}", "setting": name, "settings": values, "seed": seed, "status": "done"}
             trials.append(
-                one
+                trial
                 | {"reason": "", "score": score, "seconds": 60.0, "images": 500, "run": "/nowhere", "test_scores": None}
             )
         row = {"mean": score, "low": score - 0.01, "high": score + 0.01, "seeds": seeds, "difference": number / 10}
@@ -29,21 +29,21 @@ def found(settings: dict[str, dict[str, Any]], *, seeds: int = 2, **changes: Any
         }
     fields = list(next(iter(settings.values())))
     best = trials[0]["name"]
-    facts = {
+    result = {
         "budget": "500 images",
         "metric": "validation/distance",
         "search": "grid",
         "better": "lower",
     }
-    facts |= {"trials": trials, "verdicts": verdicts, "vary": fields, "best": best, "pictures": {}}
-    facts["unchanged_input"] = None
-    return facts | {"again": f"velogan train --config {best}"} | changes
+    result |= {"trials": trials, "verdicts": verdicts, "vary": fields, "best": best, "pictures": {}}
+    result["unchanged_input"] = None
+    return result | {"again": f"velogan train --config {best}"} | changes
 
 
 @pytest.fixture
 def page(tmp_path: Path) -> Callable[..., str]:
     def write(settings: dict[str, dict[str, Any]], **changes: Any) -> str:
-        return write_sweep_page(found(settings, **changes), tmp_path / "sweep.html").read_text()
+        return write_sweep_page(sweep_result(settings, **changes), tmp_path / "sweep.html").read_text()
 
     return write
 
@@ -52,7 +52,7 @@ THREE = {f"lr={lr},kind=<b>&": {"optimizer.lr": lr, "method.kind": "<b>&", "data
 TWO = {f"lr={lr}": {"optimizer.lr": lr, "data.flip": True} for lr in (1, 2)}
 
 
-def test_names_are_text_wherever_they_stand(page: Callable[..., str]) -> None:
+def test_escapes_names(page: Callable[..., str]) -> None:
     html = page(THREE, budget="<b>& images", metric="validation/<b>&")
     assert "kind=<b>&" not in html
     assert "kind=&lt;b&gt;&amp;" in html
@@ -69,17 +69,17 @@ def test_compares_the_best_setting_with_the_unchanged_input(
     assert (", of the unchanged input 0." in html) is (unchanged is not None)
 
 
-def test_the_page_says_what_the_interval_holds_and_which_end_is_better(page: Callable[..., str]) -> None:
+def test_explains_the_interval_and_the_direction_of_the_metric(page: Callable[..., str]) -> None:
     seeds = page(TWO)
     assert "a bootstrap over seeds (10,000 resamples); it does not include the choice of images" in seeds
     assert "lower is better" in seeds
-    pictures = found(TWO)["verdicts"]
-    pictures["lr=2"]["over"] = "seeds and images"
-    both = page(TWO, verdicts=pictures)
+    verdicts = sweep_result(TWO)["verdicts"]
+    verdicts["lr=2"]["over"] = "seeds and images"
+    both = page(TWO, verdicts=verdicts)
     assert "a bootstrap over seeds and images (10,000 resamples). " in both
     assert "<td>0.100 <small>0.0100 to 0.300</small></td>" in both
 
-    verdicts = found(TWO)["verdicts"]
+    verdicts = sweep_result(TWO)["verdicts"]
     verdicts["lr=2"] |= {"difference": -0.1, "interval_95": [-0.3, -0.01], "over": "seeds and images"}
     higher = page(TWO, verdicts=verdicts, better="higher")
     assert "<b>lr=1</b> has the highest Patch" in higher
@@ -89,7 +89,7 @@ def test_the_page_says_what_the_interval_holds_and_which_end_is_better(page: Cal
 
 def test_shows_the_metric_on_test_images(page: Callable[..., str]) -> None:
     """A PSNR is infinite, None in JSON, if nothing has changed."""
-    result = found(TWO)
+    result = sweep_result(TWO)
     for trial, distance, psnr in zip(result["trials"], (0.5, 0.7), (30.0, None)):
         trial["test_scores"] = {"sliced_wasserstein_a2b": distance, "sliced_wasserstein_b2a": 0.2}
         trial["test_scores"] |= {"psnr_object_db_a2b": psnr, "psnr_object_db_b2a": 20.0}
@@ -100,16 +100,16 @@ def test_shows_the_metric_on_test_images(page: Callable[..., str]) -> None:
     assert "<td>unknown A → B<br>20.0 dB B → A</td>" in psnr
 
 
-def test_a_sweep_without_scores_says_so(page: Callable[..., str]) -> None:
-    facts = found(TWO, seeds=1)
-    trials = [one | {"status": "failed", "score": None, "reason": "no <pictures>"} for one in facts["trials"]]
+def test_reports_a_sweep_without_scores(page: Callable[..., str]) -> None:
+    result = sweep_result(TWO, seeds=1)
+    trials = [trial | {"status": "failed", "score": None, "reason": "no <pictures>"} for trial in result["trials"]]
     html = page(TWO, trials=trials, verdicts={}, best=None)
     assert "No finished run has a score" in html
     assert "no &lt;pictures&gt;" in html
     assert "Settings</h2>" not in html
 
 
-def test_figures_have_names_for_people() -> None:
+def test_labels_metrics() -> None:
     assert metric_label("validation/distance") == "Patch distance"
     assert metric_label("validation/distance_b2a") == "Patch distance, B → A"
     assert metric_label("validation/cycle_a") == "Difference of A after the cycle"

@@ -14,8 +14,8 @@ MakeRun = Callable[..., Path]
 NAMES = {"a2b": ("apples", "oranges"), "b2a": ("oranges", "apples")}
 
 
-def test_what_became_better_and_what_worse_is_said_with_a_mend(score: MakeScore) -> None:
-    given = [
+def test_reports_what_is_better_and_worse_with_a_hint(score: MakeScore) -> None:
+    scores = [
         score("retrieval", 0.98, baseline=1.0),
         score("psnr_object_db", 20.6, baseline=13.0),
         score("psnr_background_db", 18.2, baseline=None),
@@ -23,20 +23,20 @@ def test_what_became_better_and_what_worse_is_said_with_a_mend(score: MakeScore)
         score("structure", 0.7, baseline=1.0),
         score("kid", 0.2, baseline=0.21, better="lower", interval_95=[0.15, 0.25]),
     ]
-    summary, said, mend = verdict(given, NAMES)
+    summary, sentence, hint = verdict(scores, NAMES)
     assert summary.startswith("Mixed: ")
-    assert said == (
+    assert sentence == (
         f"apples to oranges: better by Object PSNR (20.6 dB, unchanged input 13.0 dB); {RELATED}; worse by "
         "lite2-FID (373.0, unchanged input 181.0); the background changed (18.2 dB to the input)."
     )
-    assert "larger --images" in mend
-    assert "--generator.output mask" in mend
+    assert "larger --images" in hint
+    assert "--generator.output mask" in hint
 
 
-def test_one_picture_decides_nothing(score: MakeScore) -> None:
-    alone = score("psnr_truth_db", 20.1, baseline=20.0, interval_95=None, images_fake=1)
-    assert verdict([alone], NAMES) == []
-    many = [{**alone, "images_fake": 6000}, score("retrieval", 0.98, baseline=1.0)]
+def test_a_single_image_decides_nothing(score: MakeScore) -> None:
+    single = score("psnr_truth_db", 20.1, baseline=20.0, interval_95=None, images_fake=1)
+    assert verdict([single], NAMES) == []
+    many = [{**single, "images_fake": 6000}, score("retrieval", 0.98, baseline=1.0)]
     assert verdict(many, NAMES)[0] == "Better than the unchanged input."
 
 
@@ -53,7 +53,7 @@ def test_reports_translations_that_do_not_depend_on_their_inputs(score: MakeScor
     assert verdict(scores[:1], NAMES)[0].startswith("Neither better nor worse")  # one that was not measured
 
 
-def test_a_translator_that_loses_to_doing_nothing_is_told_and_a_good_one_needs_no_mend(score: MakeScore) -> None:
+def test_reports_a_bad_translator_with_a_hint_and_a_good_one_without(score: MakeScore) -> None:
     bad = verdict([score("kid", 0.3, baseline=0.1, better="lower", direction="b2a")], NAMES)
     assert bad[:2] == [
         "Worse than the unchanged input.",
@@ -67,24 +67,26 @@ def test_a_translator_that_loses_to_doing_nothing_is_told_and_a_good_one_needs_n
     ]
 
 
-def test_the_first_translator_is_judged_and_another_checkpoint_than_the_last_is_named(score: MakeScore) -> None:
+def test_uses_the_first_checkpoint_and_names_it_if_it_is_not_the_last(score: MakeScore) -> None:
     first, other = score("kid", 1.5, baseline=3.0, better="lower"), score("kid", 9.0, better="lower", weights="raw")
     assert "better by KID (1.50" in verdict([first, other], NAMES)[1]
     best = score("kid", 0.75, baseline=3.0, better="lower", checkpoint="best", split="validation")
     assert verdict([best], NAMES)[1].startswith("apples to oranges (best checkpoint, on held-out images): better")
 
 
-def test_without_a_figure_of_doing_nothing_the_most_telling_one_is_quoted(make_run: MakeRun, score: MakeScore) -> None:
+def test_without_a_baseline_quotes_the_most_important_metric(make_run: MakeRun, score: MakeScore) -> None:
     alone = [score("lite1_share_class_950", 0.42, baseline=None), score("lite1_kid", 0.5, baseline=None)]
     assert verdict(alone, NAMES) == []
     assert result(read_run_data(make_run(scores=alone))) == ["lite1-KID: 0.500."]
     ended = {
-        f"validation/{name}{way}": value
-        for way in ("", "_a2b")
+        f"validation/{name}{suffix}": value
+        for suffix in ("", "_a2b")
         for name, value in (("distance", 3), ("unchanged_input", 4))
     }
     run = make_run("ended", scores=[])
     (run / "stats.jsonl").write_text(json.dumps({"images": 9, "ended": True, **ended}))
-    said = result(read_run_data(run))
-    assert said[0].startswith("Not scored yet")
-    assert said[1] == "Translations of held-out images are 25% closer to real ones than their inputs are (a2b 25%)."
+    sentences = result(read_run_data(run))
+    assert sentences[0].startswith("Not scored yet")
+    assert (
+        sentences[1] == "Translations of held-out images are 25% closer to real ones than their inputs are (a2b 25%)."
+    )

@@ -33,12 +33,12 @@ class FrozenMaps(nn.Module):
     def __init__(self, net: nn.Module, gemm: Bf16Gemm):
         super().__init__()
         self._net = [net]  # in a list, so that its weights are not registered here
-        self._plan = _build_plan(net, gemm.library)
+        self._network = _pack_network(net, gemm.library)
 
     def forward(self, images: Tensor) -> list[Tensor]:
         if not computes_in_bf16(images) or has_hooks(self._net[0]):
             return self._net[0](images)
-        return list(_Maps.apply(images.float(), self._plan))  # pyright: ignore[reportArgumentType]
+        return list(_Maps.apply(images.float(), self._network))  # pyright: ignore[reportArgumentType]
 
 
 class FrozenMix(nn.Module):
@@ -207,7 +207,7 @@ class _InvertedBlock:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _PackedNetwork:
     stem: _Stem
     blocks: tuple[_InvertedBlock, ...]
     map_blocks: tuple[int, ...]
@@ -215,7 +215,7 @@ class _Plan:
 
 
 @lru_cache(maxsize=2)
-def _build_plan(net: nn.Module, library: ctypes.CDLL) -> _Plan:
+def _pack_network(net: nn.Module, library: ctypes.CDLL) -> _PackedNetwork:
     """Return the packed network, cached for all discriminators that share it."""
     maps: Any = net  # an `efficientnet_lite.FeatureMaps`, or a module with its attributes
     features = maps.net
@@ -232,7 +232,7 @@ def _build_plan(net: nn.Module, library: ctypes.CDLL) -> _Plan:
         )
         for block in features.blocks
     ]
-    return _Plan(
+    return _PackedNetwork(
         _Stem(features.stem, scale=maps.scale, shift=maps.shift, library=library), tuple(blocks), features.ends
     )
 
@@ -253,31 +253,32 @@ class _Maps(torch.autograd.Function):
     """The complete network; it saves the results of every ReLU6 for the backward pass."""
 
     @staticmethod
-    def forward(ctx, images: Tensor, plan: _Plan):
-        x = plan.stem(to_channels_last(images))
+    def forward(ctx, images: Tensor, network: _PackedNetwork):
+        x = network.stem(to_channels_last(images))
         saved, maps = list[Tensor](), list[Tensor]()
-        for number, block in enumerate(plan.blocks):
+        for number, block in enumerate(network.blocks):
             expanded = x if block.expand is None else block.expand(x, relu6=True)
             filtered = block.depthwise(expanded)
             saved += [expanded, filtered]
             x = block.project(filtered, residual=x if block.skips else None)
-            if number in plan.map_blocks:
+            if number in network.map_blocks:
                 maps.append(x)
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(*saved)
-            ctx.plan, ctx.shape = plan, images.shape
+            ctx.network, ctx.shape = network, images.shape
         ctx.set_materialize_grads(False)
         return tuple(maps)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads: Tensor | None):
-        plan, saved = ctx.plan, list(ctx.saved_tensors)
+        network, saved = ctx.network, list(ctx.saved_tensors)
         map_gradients = {
-            number: None if g is None else to_channels_last(g.bfloat16()) for number, g in zip(plan.map_blocks, grads)
+            number: None if g is None else to_channels_last(g.bfloat16())
+            for number, g in zip(network.map_blocks, grads)
         }
         g: Tensor | None = None
-        for number, block in reversed(list(enumerate(plan.blocks))):
+        for number, block in reversed(list(enumerate(network.blocks))):
             filtered, expanded = saved.pop(), saved.pop()
             g = _add_gradients(g, map_gradients.get(number))
             if g is None:  # no map after this block has a gradient
@@ -287,7 +288,7 @@ class _Maps(torch.autograd.Function):
             if block.expand is not None:
                 inner = block.expand.input_gradient(inner, accumulate=g if block.skips else None)
             g = inner
-        return None if g is None else plan.stem.input_gradient(g, ctx.shape), None
+        return None if g is None else network.stem.input_gradient(g, ctx.shape), None
 
 
 class _Mix(torch.autograd.Function):

@@ -52,7 +52,7 @@ class Accelerator:
         if last is not None:
             _replace(fast, lambda layer: _Float32Convolution(last) if layer is last else None)
         if self._device.type == "cpu":
-            fast = self._native(fast, in_bf16=in_bf16)
+            fast = self._use_native_kernels(fast, in_bf16=in_bf16)
         return _CastInput(fast, torch.bfloat16 if in_bf16 else torch.float32, layout)
 
     def dtype(self, *, rounded: bool) -> torch.dtype:
@@ -62,7 +62,7 @@ class Accelerator:
                 self._precision = precision_for(self._device)[0]
         return torch.bfloat16 if rounded and self._precision == "bf16" else torch.float32
 
-    def _native(self, net: nn.Sequential, *, in_bf16: bool) -> nn.Module:
+    def _use_native_kernels(self, net: nn.Sequential, *, in_bf16: bool) -> nn.Module:
         gemm = load_bf16_gemm(self._cache) if in_bf16 else None
         if gemm is not None:
             _replace(net, lambda layer: self._winograd_if_faster(layer, gemm))

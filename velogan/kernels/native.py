@@ -1,4 +1,4 @@
-"""Load native CPU code; and compute optional norm, activation, residual add and padding as one operation of it.
+"""Load native CPU code, and bind its fused operation of norm, activation, residual add and padding.
 
 The code comes compiled with a wheel, or is compiled once with the machine's g++. torch.compile would fuse the same
 operations, but compiles for a hundred seconds; g++ takes one. Without either, `load_kernels` returns None and the plain

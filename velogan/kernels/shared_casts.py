@@ -108,7 +108,7 @@ def _stream(weights: Sequence[Tensor]) -> int:
 
 
 class _Cast:
-    """All weights in another type.
+    """All weights of a network, cast to another type.
 
     autograd_anchor: an empty tensor that autograd takes for computed from the trained weights, so that `_Anchor` runs
         last in the backward pass

@@ -11,7 +11,7 @@ from typing import Any
 class Clock:
     """Measures the seconds of a run by a monotonic clock, so that changes of the wall clock do not matter.
 
-    It does not run before `start`. `seconds` is the total time, `worked` that of training alone, without `overhead`.
+    It does not run before `start`. `seconds` is the total time, `training_seconds` that without `overhead`.
     `now`: returns seconds that never decrease.
     """
 
@@ -28,8 +28,8 @@ class Clock:
         return self._before + (0.0 if self._since is None else self._now() - self._since)
 
     @property
-    def worked(self) -> float:
-        """The same without overhead, for differences within this process."""
+    def training_seconds(self) -> float:
+        """Seconds so far without overhead; only for differences within this process."""
         return self.seconds - self._overhead
 
     def start(self, *, elapsed: float = 0.0) -> None:
@@ -43,7 +43,7 @@ class Clock:
 
     @contextmanager
     def overhead(self) -> Iterator[None]:
-        """Count the time within the context, of checkpoints and samples, as seconds but not as work."""
+        """Count the time within the context, of checkpoints and samples, as seconds but not as training."""
         started = self.seconds
         try:
             yield
@@ -52,7 +52,7 @@ class Clock:
 
     def tick(self, images: int) -> float:
         """Return images per second since the last tick; 0 at the first one. `images`: number seen in the run so far."""
-        seconds = self.worked
+        seconds = self.training_seconds
         images_before, seconds_before = self._tick or (images, seconds)
         self._tick = (images, seconds)
         done, elapsed = images - images_before, seconds - seconds_before

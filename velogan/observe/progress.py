@@ -18,7 +18,7 @@ PLAIN_INTERVAL_S = 30.0
 
 
 class _StandardError:
-    """Standard error, or nothing once it cannot be written: a training does not end because its reader has ended."""
+    """Standard error, discarded once it cannot be written, so that a training outlives the reader of its output."""
 
     @property
     def _stream(self) -> Any:

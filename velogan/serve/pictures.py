@@ -44,7 +44,7 @@ def decode_upload(data: bytes, max_pixels: int, *, pages_are_channels: bool) -> 
 
 
 def result_name(filename: str, suffix: str) -> str:
-    """Return `filename` with `suffix`, without folders and unprintable characters; it is only sent back."""
+    """Return `filename` with `suffix`, without folders and unprintable characters."""
     printable = "".join(filter(str.isprintable, filename))
     name = PureWindowsPath(PureWindowsPath(printable).name[-_MAX_NAME_LENGTH:] or "picture")  # splits at / and \\
     ending = name.suffix.lower()

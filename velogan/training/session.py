@@ -62,7 +62,7 @@ class Session:
         Raises NonFiniteError if a loss or gradient is not finite; then nothing is saved, and earlier checkpoints stay.
         """
         trainer = self.trainer
-        images_before, worked_before = trainer.images, trainer.clock.worked
+        images_before, worked_before = trainer.images, trainer.clock.training_seconds
         with self.log, stop_on_signal(trainer):
             if architecture is not None:
                 architecture.start(trainer.images)
@@ -80,7 +80,7 @@ class Session:
         images = trainer.images - images_before
         if not images:
             self.reporter.write_page()
-        worked = trainer.clock.worked - worked_before
+        worked = trainer.clock.training_seconds - worked_before
         last = list_checkpoints(self.folder)[-1]
         return Result(
             run=self.folder,

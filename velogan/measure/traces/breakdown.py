@@ -35,7 +35,7 @@ def row(count: float, microseconds: float, *, of: tuple[float, float], window: f
 
 
 def temporal(timeline: Timeline) -> Table:
-    """Return the time with computation, with only copies or communication, and with nothing.
+    """Return the times of computation, of copies or communication alone, and of idleness.
 
     Counts are numbers of kernels or operators; for `idle`, of gaps.
     """
