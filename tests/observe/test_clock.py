@@ -52,7 +52,7 @@ def test_speed_is_that_of_the_last_tick_without_overhead() -> None:
     now.seconds += 1
     assert clock.tick(580) == 40
     assert clock.tick(580) == 0
-    assert (clock.seconds, clock.worked) == (103, 3)
+    assert (clock.seconds, clock.training_seconds) == (103, 3)
 
 
 def test_eta_is_unknown_at_first_then_follows_the_speed() -> None:
