@@ -1,4 +1,4 @@
-"""Models for tests of translation: a network in memory, which needs no training."""
+"""Networks for tests that need no training."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ class Negative(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return -x
+
+
+class Affine(nn.Module):
+    """`scale x + shift`."""
+
+    def __init__(self, scale: float, shift: float):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.tensor(scale)), shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x + self.shift
 
 
 def in_memory(net: nn.Module | None = None, *, multiple: int = 4, **header: Any) -> Translator:

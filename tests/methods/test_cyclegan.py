@@ -13,18 +13,9 @@ from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.objectives.base import Branch, use_branch_runner
 from velogan.objectives.losses import edge_loss
 
+from ..models import Affine
+
 SHAPE = (3, 32, 32)
-
-
-class _Affine(nn.Module):
-    """`scale x + shift`."""
-
-    def __init__(self, scale: float, shift: float):
-        super().__init__()
-        self.scale, self.shift = nn.Parameter(torch.tensor(scale)), shift
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scale * x + self.shift
 
 
 def _objective(*, batched: bool = False, shape: tuple[int, int, int] = SHAPE, **fields: Any) -> CycleGANObjective:
@@ -41,10 +32,10 @@ def _small_nets() -> dict[str, nn.Module]:
 
 def _by_hand() -> tuple[dict[str, nn.Module], dict[str, Tensor]]:
     nets: dict[str, nn.Module] = {
-        "G_A": _Affine(2.0, 0.0),
-        "G_B": _Affine(1.0, 0.5),
-        "D_A": _Affine(3.0, 0.0),
-        "D_B": _Affine(1.0, -1.0),
+        "G_A": Affine(2.0, 0.0),
+        "G_B": Affine(1.0, 0.5),
+        "D_A": Affine(3.0, 0.0),
+        "D_B": Affine(1.0, -1.0),
     }
     a, b = torch.full((1, 1, 1, 1), 0.1), torch.full((1, 1, 1, 1), -0.2)
     return nets, {"A": a, "B": b, "uniform": torch.full((6, 1), 0.25)}

@@ -16,18 +16,9 @@ from velogan.networks.build import NetworkFactory
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 
+from ..models import Affine
+
 SIDE = 32
-
-
-class _Affine(nn.Module):
-    """`scale x + shift`."""
-
-    def __init__(self, scale: float, shift: float):
-        super().__init__()
-        self.scale, self.shift = nn.Parameter(torch.tensor(scale)), shift
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scale * x + self.shift
 
 
 def _objective(*, batched: bool = False, side: int = 1, channels: int = 1, **fields: Any) -> OnePairObjective:
@@ -37,12 +28,12 @@ def _objective(*, batched: bool = False, side: int = 1, channels: int = 1, **fie
 
 def _by_hand() -> tuple[dict[str, nn.Module], dict[str, Tensor]]:
     nets: dict[str, nn.Module] = {
-        "E": _Affine(2.0, 0.0),
-        "R": _Affine(0.5, 0.25),
-        "T_A": _Affine(1.0, 0.5),
-        "T_B": _Affine(3.0, 0.0),
-        "D_A": _Affine(1.0, 0.0),
-        "D_B": _Affine(1.0, -1.0),
+        "E": Affine(2.0, 0.0),
+        "R": Affine(0.5, 0.25),
+        "T_A": Affine(1.0, 0.5),
+        "T_B": Affine(3.0, 0.0),
+        "D_A": Affine(1.0, 0.0),
+        "D_B": Affine(1.0, -1.0),
     }
     a, b = torch.full((1, 1, 1, 1), 0.1), torch.full((1, 1, 1, 1), -0.3)
     return nets, {"A": a, "B": b, "uniform": torch.full((8, 1), 0.25)}

@@ -21,8 +21,8 @@ from velogan.networks.build import NetworkFactory
 from velogan.networks.cells import discriminator_kinds
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.observe.progress import Display
+from velogan.search.history import ArchitectureRecorder
 from velogan.search.method import SearchMethod
-from velogan.search.recorder import ArchitectureRecorder
 from velogan.search.supernet import SupernetFactory, mixtures
 from velogan.training.build import build_roles, build_step
 from velogan.training.engine_settings import resolve_engine
@@ -217,18 +217,24 @@ def test_stabilisers_work_in_a_search(
     assert all(torch.isfinite(value) for value in losses.values())
 
 
-def test_discriminators_without_cells_are_not_searched(search: Callable[..., Config]):
-    config = search(
-        scheme="two-step",
-        inner={"gan": "hinge"},
-        sections={"discriminator": {"network": "projected+basic"}},
-    )
+@pytest.mark.parametrize(
+    ("discriminator", "derived"),
+    [
+        ({"network": "projected+basic"}, {}),
+        ({"operations": (ops := ("conv3", "conv4", "max_pool", "conv5"))}, {"a2b": ops, "b2a": ops}),
+    ],
+    ids=["no cells", "set operations"],
+)
+def test_some_discriminators_are_not_searched(
+    discriminator: dict[str, Any], derived: dict[str, Any], search: Callable[..., Config]
+):
+    config = search(scheme="two-step", inner={"gan": "hinge"}, sections={"discriminator": discriminator})
     step, objective, nets = _step(config)
     assert {name for name in nets if name.startswith("arch_")} == {"arch_G_A", "arch_G_B"}
     assert [phase.name for phase in step.phases] == ["generator", "discriminator", "arch_generator"]
     step(_batches(objective.num_uniforms))
     assert set(_search(config).shares(nets, config.spec)) == {"G_A", "G_B"}
-    assert _search(config).genotype(nets, config.spec).discriminators == {}
+    assert _search(config).genotype(nets, config.spec).discriminators == derived
 
 
 def test_derives_a_genotype_from_the_parts_of_onepair(search: Callable[..., Config]):
@@ -248,14 +254,6 @@ def test_derives_a_genotype_from_the_parts_of_onepair(search: Callable[..., Conf
     assert len(operations) == len(discriminator_kinds())
     built = config.change(method={"kind": "onepair", "direction": "both"}).with_genotype(genotype)
     assert built.spec.generators["b2a"].operations == genotype.generators["b2a"]
-
-
-def test_set_operations_are_not_searched(search: Callable[..., Config]):
-    operations = ("conv3", "conv4", "max_pool", "conv5")
-    config = search(sections={"discriminator": {"operations": operations}})
-    nets = {name: role.net for name, role in build_roles(config.method, config.spec, seed=config.train.seed).items()}
-    assert {name for name in nets if name.startswith("arch_")} == {"arch_G_A", "arch_G_B"}
-    assert _search(config).genotype(nets, config.spec).discriminators == dict.fromkeys(("a2b", "b2a"), operations)
 
 
 @pytest.mark.parametrize(

@@ -140,9 +140,9 @@ def _describe_result(result: Result) -> dict[str, Any]:
     """Return the genotype file of a search with the sizes of its generators, which are also printed."""
     from velogan.networks.cells import ends_with_interpolation
     from velogan.networks.genotype import read_genotype
-    from velogan.search.recorder import GENOTYPE
+    from velogan.search.history import GENOTYPE_FILE
 
-    file, config = result.run / GENOTYPE, read_config(result.run)
+    file, config = result.run / GENOTYPE_FILE, read_config(result.run)
     genotype, spec = read_genotype(file), config.spec
     generators: dict[Direction, GeneratorConfig] = {}
     for direction, operations in genotype.generators.items():

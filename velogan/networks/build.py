@@ -8,9 +8,8 @@ from typing import Any
 from torch import nn
 
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
-from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.networks.generators import Generator, GeneratorConfig, build_generator
 from velogan.networks.patch_features import PatchHeads
-from velogan.networks.segmenter import build_segmenter
 
 MAX_CHANNELS = 4096
 
@@ -66,3 +65,16 @@ def _count(name: str, count: Any) -> int:
     if not isinstance(count, int) or not 1 <= count <= MAX_CHANNELS:
         raise ValueError(f"{name}={count!r:.40} is not a whole number from 1 to {MAX_CHANNELS}")
     return count
+
+
+def build_segmenter(*, in_channels: int, classes: int, channels: int) -> Generator:
+    """Build a network from images `(B, in_channels, H, W)` in [-1, 1] to logits `(B, classes, H, W)`.
+
+    It is a generator of three residual blocks with `channels` feature maps after its first convolution, without the
+    final tanh. Sides must be divisible by 4.
+    """
+    config = GeneratorConfig(blocks=3, channels=channels)
+    generator = build_generator(config, in_channels=in_channels, out_channels=classes)
+    assert isinstance(generator, Generator)
+    *layers, _ = generator.model.children()
+    return Generator(nn.Sequential(*layers), multiple=config.multiple)

@@ -1,17 +1,21 @@
-"""The history of an architecture search: `architecture.jsonl`.
+"""Record of an architecture search in its run folder.
 
-A line is `{"images": 1200, "shares": {"G_A": {"model.e.0": {"max_pool": 0.12, ...}, ...}, ...}}`: the softmax weight
-(share) of each operation, by network and mixture.
+RUN/architecture.jsonl    the share (softmax weight) of each operation, by network and mixture, at intervals of the log:
+                          `{"images": 1200, "shares": {"G_A": {"model.e.0": {"max_pool": 0.12, ...}, ...}, ...}}`
+RUN/genotype.json         the operations with the largest shares now, for `velogan train --genotype`
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
-HISTORY_FILE = "architecture.jsonl"
+from velogan.files import write_text
+from velogan.networks.genotype import Genotype
+
+HISTORY_FILE, GENOTYPE_FILE = "architecture.jsonl", "genotype.json"
 
 Mixture = Mapping[str, float]
 """The share of each operation; their sum is 1."""
@@ -71,3 +75,53 @@ def _parse_line(line: bytes) -> HistoryEntry | None:
 
 def _is_share(value: Any) -> bool:
     return isinstance(value, int | float) and 0 <= value <= 1
+
+
+class ArchitectureRecorder:
+    """Writes the state of a search into the folder `run`.
+
+    `shares` and `genotype` return the current ones; `provenance` is added to the genotype, with the images seen.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        *,
+        shares: Callable[[], Shares],
+        genotype: Callable[[], Genotype],
+        provenance: Mapping[str, Any],
+    ):
+        self._history, self._genotype_file = run / HISTORY_FILE, run / GENOTYPE_FILE
+        self._shares, self._genotype, self._provenance = shares, genotype, provenance
+        self._last = -1
+
+    def start(self, images: int) -> None:
+        """Start at `images` seen. Later lines are removed, since those images are processed again."""
+        rows = [row for row in read_architecture(self._history.parent) if row["images"] <= images]
+        write_text(self._history, "".join(map(_line, rows)))
+        self._last = rows[-1]["images"] if rows else -1
+        self.write(images)
+
+    def write(self, images: int) -> None:
+        """Append a line, unless there is one for `images`, and write the genotype."""
+        if self._last < images:  # the end of a run may coincide with an interval
+            self._last = images
+            with open(self._history, "ab") as file:
+                file.write(_line({"images": images, "shares": _rounded(self._shares())}).encode())
+        genotype = self._genotype()
+        provenance = {**genotype.provenance, "images": images, **self._provenance}
+        write_text(self._genotype_file, genotype.model_copy(update={"provenance": provenance}).to_json())
+
+
+def _rounded(shares: Shares) -> dict[str, dict[str, dict[str, float]]]:
+    return {
+        network: {
+            name: {operation: round(share, 6) for operation, share in mixture.items()}
+            for name, mixture in mixtures.items()
+        }
+        for network, mixtures in shares.items()
+    }
+
+
+def _line(row: HistoryEntry) -> str:
+    return json.dumps(row) + "\n"

@@ -26,8 +26,8 @@ from velogan.files import __version__, duration
 from velogan.methods.base import Role
 from velogan.observe.log import Log
 from velogan.observe.progress import Display
+from velogan.search.history import ArchitectureRecorder
 from velogan.search.method import SearchMethod
-from velogan.search.recorder import ArchitectureRecorder
 from velogan.store.lock import lock_folder
 from velogan.training.batch_size import resolve_auto_batch_size
 from velogan.training.build import averaged_views, build_roles, build_trainer, load_pretrained

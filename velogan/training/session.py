@@ -15,7 +15,7 @@ from velogan.evaluation.validation import Validation
 from velogan.files import pluralize
 from velogan.methods.base import Role
 from velogan.observe.log import Log
-from velogan.search.recorder import ArchitectureRecorder
+from velogan.search.history import ArchitectureRecorder
 from velogan.store.checkpoint import digest, list_checkpoints, remove_old
 from velogan.training.context import RunContext
 from velogan.training.reporter import Reporter
