@@ -40,9 +40,7 @@ class IsaLevel:
 
 ISA_LEVELS: dict[str, IsaLevel] = {
     "avx512-bf16": IsaLevel(
-        frozenset(f"{_V4} avx512_bf16".split()),
-        "-march=x86-64-v4 -mavx512bf16",
-        ("norms", "fp32_gemm", "winograd"),
+        frozenset(f"{_V4} avx512_bf16".split()), "-march=x86-64-v4 -mavx512bf16", ("norms", "fp32_gemm", "winograd")
     ),
     "x86-64-v4": IsaLevel(frozenset(_V4.split()), "-march=x86-64-v4"),
     "x86-64-v3": IsaLevel(frozenset(_V3.split()), "-march=x86-64-v3"),

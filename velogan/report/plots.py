@@ -79,14 +79,7 @@ class Drawing:
         """Add a horizontal line across a plot."""
         self.line([(left, y), (right, y)], "grid", width=None)
 
-    def line(
-        self,
-        points: Points,
-        css_class: str = "",
-        *,
-        width: float | None = 1.5,
-        title: str = "",
-    ) -> None:
+    def line(self, points: Points, css_class: str = "", *, width: float | None = 1.5, title: str = "") -> None:
         """Add a line through `points`."""
         style = {"class_": f"line {css_class}".strip(), "stroke_width": width}
         self._add("polyline", _title(title), points=points, **style)
