@@ -152,7 +152,7 @@ def _check_sign(stats: Log, name: str) -> Failure | None:
     if key not in _SIGNS:
         return None
     min_count = 1 if _has_ended(stats, name) else MIN_MEASUREMENTS
-    return _lasting_failure(name, _measurements(stats, name), _SIGNS[key], direction=direction, min_count=min_count)
+    return _check_lasting(name, _measurements(stats, name), _SIGNS[key], direction=direction, min_count=min_count)
 
 
 def _check_baseline(distances: _Distances) -> Failure | None:
@@ -168,7 +168,7 @@ def _check_baseline(distances: _Distances) -> Failure | None:
         "a longer training, another preset, or a new run with another train.seed",
     )
     points = [min(best, last, key=lambda point: point[1])]
-    return _lasting_failure(BASELINE + distances.suffix, points, sign, direction=distances.suffix[1:], min_count=1)
+    return _check_lasting(BASELINE + distances.suffix, points, sign, direction=distances.suffix[1:], min_count=1)
 
 
 def _check_decay(distances: _Distances) -> Failure | None:
@@ -181,7 +181,7 @@ def _check_decay(distances: _Distances) -> Failure | None:
     )
     min_count = 1 if distances.has_ended else MIN_MEASUREMENTS
     direction = distances.suffix[1:]
-    return _lasting_failure(distances.name, distances.points, sign, direction=direction, min_count=min_count)
+    return _check_lasting(distances.name, distances.points, sign, direction=direction, min_count=min_count)
 
 
 def _check_discriminator(stats: Log, name: str) -> Failure | None:
@@ -196,10 +196,10 @@ def _check_discriminator(stats: Log, name: str) -> Failure | None:
         f"(its loss is {points[-1][1] / (first or 1):.0%} of the first)",
         f"a lower rate (optimizer.rules {role}:lr=5e-5), or augmentation (method.augment)",
     )
-    return _lasting_failure(name, points, sign, min_count=WON_MIN_ROWS)
+    return _check_lasting(name, points, sign, min_count=WON_MIN_ROWS)
 
 
-def _lasting_failure(
+def _check_lasting(
     name: str, points: Sequence[tuple[int, float]], sign: _Sign, *, direction: str = "", min_count: int
 ) -> Failure | None:
     """Return the failure if at least `min_count` of the last measurements (images seen, value) are wrong."""

@@ -155,16 +155,16 @@ def _draw_networks(
         drawing.text(middle, y + 33, _shortened(subtitle), css_class="soft", size=13, anchor="middle")
         end = y + 42
         for cell in cells:
-            end = _draw_cell(drawing, x, end, cell, adds=residual and _adds(cell))
-        counted = [operation for cell in cells if not residual or _adds(cell) for operation in cell.operations]
+            end = _draw_cell(drawing, x, end, cell, adds_input=residual and _adds_input(cell))
+        counted = [operation for cell in cells if not residual or _adds_input(cell) for operation in cell.operations]
         total = f"{sum(map(count_taps, counted))} taps" + (" in its r cells" if residual else "")
         drawing.text(middle, end + 15, total, css_class="soft", size=13, anchor="middle")
         bottoms.append(end + 22)
     return max(bottoms)
 
 
-def _draw_cell(drawing: Drawing, x: float, y: float, cell: Cell, *, adds: bool) -> float:
-    """Draw a cell with the arrow into it and, if it `adds` its input, the connection around it."""
+def _draw_cell(drawing: Drawing, x: float, y: float, cell: Cell, *, adds_input: bool) -> float:
+    """Draw a cell with the arrow into it and, if it `adds_input`, the connection around it."""
     name, kind, operations = cell
     middle, top = x + (_LEFT + _RIGHT) / 2, y + _BETWEEN
     height = _ROW * len(operations) + 2 * _PAD
@@ -174,7 +174,7 @@ def _draw_cell(drawing: Drawing, x: float, y: float, cell: Cell, *, adds: bool) 
     drawing.text(x + _LEFT + 8, top + height / 2 + 4, name, css_class="soft", size=13)
     for row, operation in enumerate(operations):
         _draw_operation(drawing, x + _BAR, top + _PAD + _ROW * row, operation)
-    if not adds:
+    if not adds_input:
         return top + height
     side, joined = x + _RIGHT + 14, top + height + 8
     drawing.line([(middle, y + 4), (side, y + 4), (side, joined), (middle + 6, joined)], "flow", width=1.5)
@@ -183,7 +183,7 @@ def _draw_cell(drawing: Drawing, x: float, y: float, cell: Cell, *, adds: bool) 
     return joined + 6
 
 
-def _adds(cell: Cell) -> bool:
+def _adds_input(cell: Cell) -> bool:
     """Return whether a generator's cell adds its input; the single operations of the space `code` do not."""
     return cell.kind == "r" and len(cell.operations) == 2
 

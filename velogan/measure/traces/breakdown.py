@@ -42,9 +42,9 @@ def temporal(timeline: Timeline) -> Table:
     window, work = _length(timeline.window), timeline.work
     computations = [activity for activity in work if activity.kind == "compute"]
     busy = union(span for activity in work for span in activity.spans)
-    computing = union(span for activity in computations for span in activity.spans)
+    compute_spans = union(span for activity in computations for span in activity.spans)
     gaps = gaps_between(busy, timeline.window)
-    compute_us, busy_us, total = _total(computing), _total(busy), (len(work), window)
+    compute_us, busy_us, total = _total(compute_spans), _total(busy), (len(work), window)
     return {
         "compute": row(len(computations), compute_us, of=total, window=window),
         "non_compute": row(len(work) - len(computations), busy_us - compute_us, of=total, window=window),
