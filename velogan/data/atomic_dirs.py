@@ -16,10 +16,7 @@ _LOCK = ".lock"
 
 
 def cache_subdir(cache: Path, name: str) -> Path:
-    """Return the folder `name` of a cache, created with the cache's permissions.
-
-    If that fails, the first write there raises the error.
-    """
+    """Return the folder `name` of a cache, created with its permissions; a failure shows at the first write."""
     folder = cache / name
     if not folder.is_dir():
         with suppress(OSError):

@@ -116,10 +116,7 @@ class DicomScan:
 
     @property
     def info(self) -> ScanInfo:
-        """Patient, series and positions from the header.
-
-        The orientation is part of the series, since overview images of other orientations are often stored with it.
-        """
+        """Patient, series and orientation (localizers are often stored with a series), positions and phase."""
         dataset = self._dataset
         patient = str(dataset.get("PatientID") or dataset.get("PatientName") or dataset.get("StudyInstanceUID") or "")
         axes = _finite_numbers(self._functional_group(0, "PlaneOrientationSequence").get("ImageOrientationPatient"))

@@ -233,10 +233,7 @@ class _FilmWriter:
 
 
 def _read_colour_coding(frame: VideoFrame) -> tuple[int, int]:
-    """Return the matrix and range of the values of `frame` as stated in the file; those of HD for RGB.
-
-    Raises ValueError if the matrix is not supported.
-    """
+    """Return matrix and range as `frame` states them (RGB: those of HD). Raises ValueError for unsupported matrices."""
     if frame.format.is_rgb:
         return 1, _LIMITED
     matrix, span = int(frame.colorspace), int(frame.color_range)

@@ -36,10 +36,7 @@ class Geography:
     nodata: float | None = None
 
     def restore_nodata(self, pixels: np.ndarray) -> np.ndarray:
-        """Return `(H, W, C)` pixels with the nodata value where the input had it.
-
-        Raises ValueError if the type of `pixels` cannot represent that value.
-        """
+        """Return `(H, W, C)` pixels with the nodata of the input. Raises ValueError if their type cannot hold it."""
         if self.empty is None or self.nodata is None:
             return pixels
         if not self._can_hold_nodata(pixels.dtype):
@@ -78,10 +75,7 @@ class Geography:
 
 
 def _next_value(value: float, dtype: np.dtype) -> np.generic:
-    """Return the value of `dtype` after `value`, or before it if it is the maximum.
-
-    For floats, the 16th next, since GDAL treats the next two as equal.
-    """
+    """Return the value of `dtype` after `value`, or before a maximum; the 16th of floats, since GDAL rounds."""
     if dtype.kind == "f":
         return dtype.type(value) + 16 * np.spacing(np.abs(dtype.type(value)))
     return dtype.type(value + 1 if value < np.iinfo(dtype).max else value - 1)
@@ -154,10 +148,7 @@ def orient_world_file(text: str, orientation: int, height: int, width: int) -> s
 
 
 def find_world_files(picture: Path) -> tuple[Path, ...]:
-    """Return the world file next to `picture`, and its `.prj` if there is one; empty without a world file.
-
-    Names: photo.jgw, photo.jpgw or photo.wld for photo.jpg, in lower or upper case.
-    """
+    """Return the world file next to `picture` (photo.jgw, .jpgw or .wld for photo.jpg) with its `.prj`; else empty."""
     for suffix in _suffixes(picture):
         file = _find_sibling(picture, suffix)
         if file is not None and file.stat().st_size < 2**12 and _is_world(file.read_text("latin-1")):

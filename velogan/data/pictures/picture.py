@@ -160,10 +160,7 @@ def to_supported_dtype(array: np.ndarray, *, finite: bool = True) -> np.ndarray:
 def assemble(
     array: np.ndarray, *, has_alpha: bool = False, icc: bytes | None = None, metadata: FileMetadata = EMPTY_METADATA
 ) -> Picture:
-    """Build a picture from decoded `(H, W)` or `(H, W, C)` values, turned upright by the orientation of `metadata`.
-
-    `has_alpha`: the last channel is alpha.
-    """
+    """Build an upright picture from decoded `(H, W)` or `(H, W, C)` values; `has_alpha`: the last channel is alpha."""
     array = to_supported_dtype(array if array.ndim == 3 else array[:, :, None])
     orientation = metadata.orientation
     if orientation > 1:

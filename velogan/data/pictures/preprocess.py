@@ -15,10 +15,7 @@ _LARGE = 2**26  # bytes of an 8-bit picture
 
 
 def prepared_shape(config: DataConfig, height: int, width: int, *, test: bool) -> tuple[int, int]:
-    """Return the `(height, width)` that a picture is resized to.
-
-    At test time nothing is cropped and the load size is the crop size, as in the reference's test options.
-    """
+    """Return the `(height, width)` that a picture is resized to; at test time the load size is the crop size."""
     load = config.crop_size if test else config.load_side
     mode = config.preprocess
     if mode == "resize_and_crop":

@@ -52,10 +52,7 @@ def scan_suffix(path: Path) -> str | None:
 
 
 def read_scan(path: Path) -> Scan:
-    """Read a DICOM or NIfTI file, or a TIFF whose pages are slices.
-
-    Raises ValueError with the reason if it is damaged, too large or none of them.
-    """
+    """Read DICOM, NIfTI, or a TIFF whose pages are slices. Raises ValueError if it is damaged, too large or neither."""
     suffix, is_stack = scan_suffix(path), path.suffix.lower() in STACK_SUFFIXES
     if suffix is None and not is_stack:
         raise ValueError(f"not a medical file: their names end in {', '.join(SUFFIXES)}")

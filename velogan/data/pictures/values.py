@@ -100,10 +100,7 @@ def promote_dtype(pixels: np.ndarray, dtype: str, range: Range | None) -> np.nda
 
 
 def can_hold_range(dtype: str, range: Range) -> bool:
-    """Return whether `dtype` can represent the physical `range`.
-
-    Unsigned types cannot be negative, and 8-bit values above 255 do not exist.
-    """
+    """Return whether `dtype` can hold `range`: unsigned types hold no negative values, 8 bits none above 255."""
     return dtype == "float32" or (range[0] >= 0 and (dtype == "uint16" or range[1] <= 255))
 
 

@@ -36,10 +36,7 @@ Split = Literal["train", "test"]
 
 
 class RenderedScene(NamedTuple):
-    """An image and its true translation, `(H, W, 3)` uint8, and the object's mask, `(H, W)` uint8: 255 or 0.
-
-    Outside the mask `image` and `truth` are equal.
-    """
+    """An image and its true translation, `(H, W, 3)`, equal outside of `mask`, `(H, W)` of 0 and 255; all uint8."""
 
     image: np.ndarray
     truth: np.ndarray

@@ -95,10 +95,7 @@ def _peel(random: np.random.Generator) -> np.ndarray:
 
 
 def paint_fruit(canvas: np.ndarray, fruit: Fruit, kind: Kind, *, light: Light, bounce: np.ndarray) -> np.ndarray:
-    """Paint a fruit into `canvas`, `(3, S, S)` linear light, in place; return its coverage `(S, S)` in [0, 1].
-
-    `bounce`: the light `(3, 1, 1)` that the ground reflects.
-    """
+    """Paint a fruit into the linear `canvas` `(3, S, S)`; return its coverage. `bounce`: light from the ground."""
     size = canvas.shape[-1]
     coverage = np.zeros((size, size), np.float32)
     reach = 1.6 * fruit.radius

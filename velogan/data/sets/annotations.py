@@ -210,10 +210,7 @@ def _open(
 
 
 def _compare_shapes(option: str, pictures: Folder, annotations: Folder) -> None:
-    """Raise ValueError if an annotation has another aspect ratio than its picture, so that resizing would shift it.
-
-    Compares some of them; files that cannot be read are reported later.
-    """
+    """Raise ValueError if one of some annotations and its picture differ in shape, so that resizing would shift it."""
     for index in range(0, len(annotations.names), -(-len(annotations.names) // _COMPARED)):
         name, other = pictures.names[index], annotations.names[index]
         try:

@@ -313,10 +313,7 @@ def _prepare(source: ImageSource, settings: _Settings, name: str) -> np.ndarray 
 
 
 def _convert_images(path: Path, index: dict[str, Any], channels: int | None, value_range: Range | None) -> None:
-    """Convert what `_write_images` wrote to the deepest type and to `channels` (None: `common_channels`).
-
-    `index` becomes that for JSON, with one `dtype` for all.
-    """
+    """Convert what `_write_images` wrote to the deepest type and to `channels`; store that type in `index`."""
     dtypes, shapes = index.pop("dtypes"), index["shapes"]
     index["dtype"] = dtype = max(dtypes, key=DEPTHS.index, default="uint8")
     channels = channels or common_channels([shape[2] for shape in shapes])

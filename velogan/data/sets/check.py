@@ -104,10 +104,7 @@ def find_leaks(folders: Mapping[str, ImageSource], *, progress: Progress | None 
 
 
 def domain_warnings(source: ImageSource, form: PixelFormat, values: np.ndarray, *, letter: Letter) -> list[str]:
-    """List, a line each, which volumes were found or files skipped, and whether the range of values is wrong.
-
-    `form`: of the images of domain `letter`; `values`: some of their pixels.
-    """
+    """List what was found or skipped, and a wrong range for `values`, some pixels of the images in `form`."""
     note = source.note if isinstance(source, Slices) else describe_skipped_files(source.directory, scans=False)
     return [line for line in (note, range_warning(form, values, letter=letter)) if line]
 
@@ -179,10 +176,7 @@ def _describe_mode(picture: Picture) -> str:
 
 
 def _thumbnail(pixels: np.ndarray) -> np.ndarray:
-    """Reduce `(H, W, C)` to the means of 8x8 boxes in three channels, `(192,)` float32.
-
-    Integers are divided by their type's maximum; floats stay as they are.
-    """
+    """Reduce `(H, W, C)` to the means of 8x8 boxes in three channels, `(192,)` float32; integers become 0 to 1."""
     if pixels.shape[2] not in (1, 3):
         pixels = pixels.mean(axis=2, keepdims=True, dtype=np.float32)
     planes = []

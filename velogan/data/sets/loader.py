@@ -304,10 +304,7 @@ class PairLoader:
 
 
 def _load_to_gpu(domain: Domain, device: torch.device) -> Tensor | None:
-    """Return the images as `(N, H, W, C)` on the device, or None if they stay on the host.
-
-    On a CPU, reading windows from the file is several times faster than a gather.
-    """
+    """Return `(N, H, W, C)` images on a GPU, or None: large ones stay on the host, and a CPU reads crops faster."""
     if device.type != "cuda" or not domain.uniform:
         return None
     if domain.pixels.nbytes > GPU_CACHE_FRACTION * torch.cuda.mem_get_info(device)[0]:

@@ -66,10 +66,7 @@ class Data:
 
 
 def probe_channels(source: DomainSource, config: DataConfig) -> int:
-    """Return the channels that `open_data` will find, from pictures spread over the domain.
-
-    Raises ValueError if none can be read.
-    """
+    """Estimate the channels that `open_data` will find from some pictures. Raises ValueError if none can be read."""
     names, counts, reasons = source.train.names, list[int](), list[str]()
     for index in range(0, len(names), -(-len(names) // _SAMPLE)):
         try:

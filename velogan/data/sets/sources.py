@@ -219,10 +219,7 @@ def _hold_out(source: DomainSource, config: DataConfig) -> DomainSource:
 
 
 def _choose_groups(keys: Sequence[tuple[bool, str]], max_pictures: int) -> set[int]:
-    """Return the indices of the pictures of some groups, in the order of the hashes of the groups' names.
-
-    `keys`: each picture's group, or False and its own name.
-    """
+    """Return the indices of some groups' pictures, by hashes of the groups' names; `keys`: group, or own name."""
     groups: dict[tuple[bool, str], list[int]] = {}
     for index, key in enumerate(keys):
         groups.setdefault(key, []).append(index)
@@ -317,10 +314,7 @@ def _describe(root: Path) -> str:
 
 
 def _find_images(directory: Path, letter: Letter, config: DataConfig, progress: Progress | None) -> ImageSource:
-    """Find the pictures of a folder or, if there are none, the slices of the medical files in it.
-
-    `directory` may be a medical file.
-    """
+    """Find the pictures of a folder, else the slices of its medical files; `directory` may be one such file."""
 
     def slices(folder: Path, files: Sequence[str]) -> Slices:
         return open_slices(folder, files, config, cache_directory(config), letter=letter, progress=progress)
