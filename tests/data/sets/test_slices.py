@@ -246,6 +246,22 @@ def test_phases_of_one_series_become_separate_volumes(tmp_path: Path, other: Pat
         np.testing.assert_array_equal(domain.image(number), np.moveaxis(planes[near], 0, -1))
 
 
+def test_phases_of_an_enhanced_file_become_separate_volumes(tmp_path: Path, other: Path) -> None:
+    (file,) = _series(tmp_path / "ct", "p", _planes(1)).iterdir()
+    scan = pydicom.dcmread(file)
+    scan.NumberOfFrames, scan.PixelData = 4, ((_planes(4) + 1024) / 2).astype("<u2").tobytes()
+    groups = [pydicom.Dataset() for _ in range(5)]
+    for group, height in zip(groups, (0, 0, 2.5, 2.5)):
+        group.PlanePositionSequence = [pydicom.Dataset()]
+        group.PlanePositionSequence[0].ImagePositionPatient = [0, 0, height]
+    groups[4].PlaneOrientationSequence = [pydicom.Dataset()]
+    groups[4].PlaneOrientationSequence[0].ImageOrientationPatient = [1, 0, 0, 0, 1, 0]
+    scan.PerFrameFunctionalGroupsSequence, scan.SharedFunctionalGroupsSequence = groups[:4], groups[4:]
+    scan.save_as(file)
+    volumes = _slices(_config(file.parent, other)).index.volumes
+    assert [volume.slices for volume in volumes] == [((file.name, 0), (file.name, 2)), ((file.name, 1), (file.name, 3))]
+
+
 def test_reports_missing_slices(tmp_path: Path, other: Path) -> None:
     folder = _series(tmp_path / "ct", "p", _planes(6))
     assert "missing" not in _slices(_config(folder, other)).note

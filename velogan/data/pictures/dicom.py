@@ -123,7 +123,11 @@ class DicomScan:
         groups = [self._functional_group(frame, "PlanePositionSequence") for frame in range(len(self))]
         corners = [_finite_numbers(group.get("ImagePositionPatient")) for group in groups]
         positions = ()
-        if len(axes) == 6 and all(map(len, corners)) and (len(self) == 1 or dataset not in groups):
+        if (
+            len(axes) == 6
+            and all(map(len, corners))
+            and (len(self) == 1 or all(group is not dataset for group in groups))
+        ):
             normal = np.cross(axes[:3], axes[3:])
             positions = tuple(round(float(np.dot(normal, corner)), 2) for corner in corners)
         number = _finite_numbers([dataset.get("InstanceNumber")])

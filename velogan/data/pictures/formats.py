@@ -59,10 +59,10 @@ warnings.filterwarnings("ignore", module=r"PIL\.")  # warnings quote flawed meta
 
 
 def decode_file(name: str, data: bytes) -> Picture:
-    """Decode the bytes of a file in the format `name`, an animation's first frame; of HEIC the main image.
+    """Decode a file in the format `name`: the first frame of an animation, the main image of HEIC.
 
-    Palettes and CMYK become RGB, transparent colours alpha, and 1 to 4 bits 8. Raises ValueError if the image is too
-    large or HEIC is not installed, and whatever the libraries raise if the file is damaged.
+    Palettes and CMYK become RGB, a transparent colour becomes alpha, and 1 to 4 bits become 8. Raises ValueError if the
+    image is too large or HEIC is not installed, and whatever the libraries raise if the file is damaged.
     """
     with _find_plugin(name)(io.BytesIO(data)) as image:
         if name == "PNG" and "exif" not in image.info and b"eXIf" in data:
@@ -228,7 +228,7 @@ def encode_jpeg(picture: Picture) -> bytes:
 
 
 def encode_webp(picture: Picture) -> bytes:
-    """Encode 8-bit RGB, with or without alpha; grey becomes RGB. Raises `ValueError` for sides over 16383."""
+    """Encode 8-bit RGB, with or without alpha; grey becomes RGB. Raises ValueError for sides over 16383."""
     return _encode_with_pillow(picture, "WEBP", quality=QUALITY)
 
 

@@ -33,7 +33,7 @@ def prepare(image: np.ndarray, config: DataConfig, *, test: bool, nearest: bool 
 
     `nearest`: nearest neighbour instead, so that no new values arise.
 
-    Raises `ValueError` if the result would be too large, for example from a very tall picture.
+    Raises ValueError if the result would be too large, for example from a very tall picture.
     """
     height, width = prepared_shape(config, *image.shape[:2], test=test)
     check_size(height, width, image.shape[2] * image.itemsize)

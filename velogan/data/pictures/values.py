@@ -55,7 +55,7 @@ class PixelFormat:
 def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
     """Convert `(..., C)` pixels to `(..., channels)` of the same type.
 
-    Grey is repeated; RGB becomes grey by Rec. 601 luma, rounded as Pillow does. Raises `ValueError` for any other
+    Grey is repeated; RGB becomes grey by Rec. 601 luma, rounded as Pillow does. Raises ValueError for any other
     change of the count.
     """
     count = pixels.shape[-1]
