@@ -15,8 +15,16 @@ from velogan.evaluation.validation import FEATURE_SCORE, IDENTITY_SCORE, SCORE
 from velogan.kernels.inference import Accelerator
 from velogan.sweep import sweep as module
 from velogan.sweep.plan import SweepPlan, Trial
-from velogan.sweep.sweep import StatusLog, add_test_scores, identity_score, ranked, rows_of, summary, sweep
-from velogan.sweep.trial import TrialState, resampled_scores, run_folder, run_trial, scores_over_time, trial_state
+from velogan.sweep.sweep import (
+    StatusLog,
+    add_test_scores,
+    rank_settings,
+    read_rows,
+    summarize,
+    sweep,
+    unchanged_input_score,
+)
+from velogan.sweep.trial import TrialState, read_resampled_scores, read_scores, read_state, run_folder, run_trial
 
 PSNR = "validation/psnr_object_db"
 
@@ -32,13 +40,13 @@ def test_scores_each_checkpoint_and_then_test_images(
     assert (state.status, plan.metric, len(reported)) == ("done", PSNR, 3)
     assert state.score == max(reported)
     run = run_folder(tmp_path, "seed=0")
-    assert [row["score"] for row in scores_over_time(run, PSNR)] == reported
-    assert len(resampled_scores(run, PSNR) or []) == 400
-    assert resampled_scores(run, SCORE) is None
+    assert [row["score"] for row in read_scores(run, PSNR)] == reported
+    assert len(read_resampled_scores(run, PSNR) or []) == 400
+    assert read_resampled_scores(run, SCORE) is None
 
     monkeypatch.setattr(Accelerator, "__call__", lambda _self, net, *, rounded: net)  # saves its measurements
     monkeypatch.setattr(Accelerator, "dtype", lambda _self, *, rounded: torch.float32)
-    result = summary(plan, rows_of(plan, tmp_path, plan.known_trials()), tmp_path)
+    result = summarize(plan, read_rows(plan, tmp_path, plan.known_trials()), tmp_path)
     add_test_scores(plan, result, StatusLog(quiet=True))
     assert "psnr_object_db_a2b" in result["trials"][0]["test_scores"]
 
@@ -58,9 +66,9 @@ def test_the_unchanged_input_has_the_metric_that_it_was_scored_by(metric: str, o
         log(tmp_path, name, **scores, **{IDENTITY_SCORE: [unchanged, unchanged]})
     log(tmp_path, "c", **scores)
     trials = [{"run": str(run_folder(tmp_path, name)), "status": "done"} for name in "abc"]
-    assert identity_score(metric, trials) == pytest.approx(0.3)
-    assert identity_score(other, trials) is None
-    assert identity_score(metric, trials[2:]) is None
+    assert unchanged_input_score(metric, trials) == pytest.approx(0.3)
+    assert unchanged_input_score(other, trials) is None
+    assert unchanged_input_score(metric, trials[2:]) is None
 
 
 @pytest.mark.parametrize(("metric", "best"), [("psnr_object_db", [22.0, [2.0]]), ("fid", [20.0, [1.0]])])
@@ -70,8 +78,8 @@ def test_the_best_checkpoint_has_the_better_score(
     plan = tiny_plan(metric=metric)
     values: dict[str, Any] = {plan.metric: [20.0, 22.0, 21.0], plan.metric + RESAMPLED_SUFFIX: [[1.0], [2.0], [3.0]]}
     log(tmp_path, "run", **values)
-    assert trial_state(tmp_path, "run", plan).score == best[0]
-    assert resampled_scores(run_folder(tmp_path, "run"), plan.metric) == best[1]
+    assert read_state(tmp_path, "run", plan).score == best[0]
+    assert read_resampled_scores(run_folder(tmp_path, "run"), plan.metric) == best[1]
 
 
 def test_ranks_settings_by_their_means_if_they_have_all_seeds(
@@ -84,11 +92,11 @@ def test_ranks_settings_by_their_means_if_they_have_all_seeds(
 
     for metric, best in (("psnr_object_db", "lr=2,seed=1"), ("fid", "lr=1,seed=0")):
         plan = tiny_plan(metric=metric, seeds=2)
-        assert summary(plan, rows(plan, 20.0, 21.0, 18.0, 25.0), tmp_path)["best"] == best
-    result = summary(plan, rows(plan, 0.3, 0.2, 0.1, None), tmp_path)
+        assert summarize(plan, rows(plan, 20.0, 21.0, 18.0, 25.0), tmp_path)["best"] == best
+    result = summarize(plan, rows(plan, 0.3, 0.2, 0.1, None), tmp_path)
     assert result["best"] == "lr=1,seed=1"
-    assert list(ranked(plan, result["trials"])) == ["lr=1"]
-    assert list(ranked(plan, result["trials"][1:])) == ["lr=1", "lr=2"], "none has all"
+    assert list(rank_settings(plan, result["trials"])) == ["lr=1"]
+    assert list(rank_settings(plan, result["trials"][1:])) == ["lr=1", "lr=2"], "none has all"
 
 
 @pytest.mark.parametrize(

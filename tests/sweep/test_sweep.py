@@ -20,7 +20,7 @@ from velogan.sweep.dimensions import parse_dimension
 from velogan.sweep.plan import SweepPlan
 from velogan.sweep.scheduling import divide_resources
 from velogan.sweep.sweep import StatusLog, sweep
-from velogan.sweep.trial import log_file, run_folder, trial_state
+from velogan.sweep.trial import log_file, read_state, run_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore:::ray")
 
@@ -133,7 +133,7 @@ def test_a_status_that_cannot_be_written_stops_no_other_trial(
     (tmp_path / "status" / f"{bad.name}.json").mkdir(parents=True)  # as on a full disk: writing raises OSError
     with pytest.raises(OSError, match=r"seed=0\.json"):
         run(plan, tmp_path)
-    assert trial_state(tmp_path, good.name, plan).status == "done"
+    assert read_state(tmp_path, good.name, plan).status == "done"
 
 
 @pytest.mark.parametrize("module", ["optuna", "ray.tune"])

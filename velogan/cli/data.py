@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
+from tyro.conf import Positional, arg
 
 from velogan.cli.flags import Flags, Json, Outcome
 from velogan.data.config import DataConfig, WindowName
@@ -19,12 +19,12 @@ from velogan.files import pluralize
 class DataRender(Flags):
     """Flags of `velogan data render`."""
 
-    name: Annotated[tyro.conf.Positional[Literal["apples2oranges"]], tyro.conf.arg(help="The data set.")]
-    directory: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR", help="The folder to write.")]
-    count: Annotated[int, tyro.conf.arg(help="Number of training pictures per domain.")] = 400
-    test_count: Annotated[int, tyro.conf.arg(help="Number of test pictures per domain.")] = 48
-    image_size: Annotated[int, tyro.conf.arg(help="Height and width of each picture in pixels.")] = 256
-    seed: Annotated[int, tyro.conf.arg(help="Random seed; another seed renders other pictures.")] = 0
+    name: Annotated[Positional[Literal["apples2oranges"]], arg(help="The data set.")]
+    directory: Annotated[Positional[Path], arg(metavar="DIR", help="The folder to write.")]
+    count: Annotated[int, arg(help="Number of training pictures per domain.")] = 400
+    test_count: Annotated[int, arg(help="Number of test pictures per domain.")] = 48
+    image_size: Annotated[int, arg(help="Height and width of each picture in pixels.")] = 256
+    seed: Annotated[int, arg(help="Random seed; another seed renders other pictures.")] = 0
     json: Json = False
 
     def output_paths(self) -> list[tuple[str, Path]]:
@@ -63,10 +63,8 @@ class DataDownload(Flags):
     velogan data download horse2zebra horse2zebra
     """
 
-    name: Annotated[tyro.conf.Positional[Literal[NAMES]], tyro.conf.arg(help="The data set.")]  # pyright: ignore[reportInvalidTypeForm]
-    directory: Annotated[
-        tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR", help="The folder to write; it must not exist.")
-    ]
+    name: Annotated[Positional[Literal[NAMES]], arg(help="The data set.")]  # pyright: ignore[reportInvalidTypeForm]
+    directory: Annotated[Positional[Path], arg(metavar="DIR", help="The folder to write; it must not exist.")]
     json: Json = False
 
     def output_paths(self) -> list[tuple[str, Path]]:
@@ -90,20 +88,16 @@ class DataCheck(Flags):
     """Flags of `velogan data check`."""
 
     path: Annotated[
-        tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(metavar="PATH [PATH]", help="A folder with trainA and trainB, or two folders."),
+        Positional[tuple[str, ...]], arg(metavar="PATH [PATH]", help="A folder with trainA and trainB, or two folders.")
     ]
     window: Annotated[
         tuple[WindowName, ...] | None,
-        tyro.conf.arg(help="For DICOM and NIfTI: same as --data.window of `train`.", metavar="NAME [NAME]"),
+        arg(help="For DICOM and NIfTI: same as --data.window of `train`.", metavar="NAME [NAME]"),
     ] = None
-    pages: Annotated[
-        Literal["channels", "slices"] | None,
-        tyro.conf.arg(help="For TIFF: same as --data.pages of `train`."),
-    ] = None
-    group: Annotated[
-        str | None, tyro.conf.arg(help="Same as --data.group of `train`.", metavar="REGULAR-EXPRESSION")
-    ] = None
+    pages: Annotated[Literal["channels", "slices"] | None, arg(help="For TIFF: same as --data.pages of `train`.")] = (
+        None
+    )
+    group: Annotated[str | None, arg(help="Same as --data.group of `train`.", metavar="REGULAR-EXPRESSION")] = None
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:

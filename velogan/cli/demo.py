@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
+from tyro.conf import Positional, arg
 
 from velogan.cli.flags import Flags, Json, Outcome
 from velogan.files import pluralize
@@ -32,15 +32,11 @@ else:
 class Demo(Flags):
     """Flags of `velogan demo`."""
 
-    preset: Annotated[
-        tyro.conf.Positional[Preset],
-        tyro.conf.arg(help="Preset to train; the presets differ in the method."),
-    ] = DEMOS[0]
+    preset: Annotated[Positional[Preset], arg(help="Preset to train; the presets differ in the method.")] = DEMOS[0]
     minutes: Annotated[
-        float,
-        tyro.conf.arg(help="Maximum training time in minutes; a slow machine stops before the preset's 3,000 images."),
+        float, arg(help="Maximum training time in minutes; a slow machine stops before the preset's 3,000 images.")
     ] = 10
-    out: Annotated[Path, tyro.conf.arg(help="Run folder to write or to resume.")] = Path("runs/demo")
+    out: Annotated[Path, arg(help="Run folder to write or to resume.")] = Path("runs/demo")
     json: Json = False
 
     def output_paths(self) -> list[tuple[str, Path]]:

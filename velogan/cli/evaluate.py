@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
+from tyro.conf import Positional, arg
 
 from velogan.cli.flags import DEVICE, FP32, Flags, Json, Outcome
 from velogan.files import check_writable
@@ -27,17 +27,13 @@ class Evaluate(Flags):
     velogan evaluate translated --against zebras
     """
 
-    run: Annotated[
-        tyro.conf.Positional[Path],
-        tyro.conf.arg(metavar="RUN|DIR", help="A run folder; with --against, a folder of pictures."),
-    ]
+    run: Annotated[Positional[Path], arg(metavar="RUN|DIR", help="A run folder; with --against, a folder of pictures.")]
     against: Annotated[
-        Path | None,
-        tyro.conf.arg(help="Compare the first folder with the pictures of this one, without a run.", metavar="DIR"),
+        Path | None, arg(help="Compare the first folder with the pictures of this one, without a run.", metavar="DIR")
     ] = None
     data: Annotated[
         tuple[str, ...],
-        tyro.conf.arg(
+        arg(
             help="Score on these pictures instead of the run's own: a folder with testA and testB, or two folders of "
             "test pictures.",
             metavar="PATH [PATH]",
@@ -45,13 +41,11 @@ class Evaluate(Flags):
     ] = ()
     features: Annotated[
         Literal["none", "lite1", "lite2"] | None,
-        tyro.conf.arg(
-            help="EfficientNet-Lite variant for FID, KID and class fractions. Default: lite2 if installed, else none."
-        ),
+        arg(help="EfficientNet-Lite variant for FID, KID and class fractions. Default: lite2 if installed, else none."),
     ] = None
     inception: Annotated[
         str | None,
-        tyro.conf.arg(
+        arg(
             help="Compute FID and KID with the Inception network of published FID, from this .pth file; auto downloads "
             "the file once to the cache.",
             metavar="FILE|auto",
@@ -59,20 +53,14 @@ class Evaluate(Flags):
     ] = None
     classes: Annotated[
         tuple[str, ...],
-        tyro.conf.arg(
+        arg(
             help="ImageNet classes, such as zebra=340: report the fraction of images classified as each.",
             metavar="NAME=NUMBER ...",
         ),
     ] = ()
-    checkpoint: Annotated[
-        Literal["last", "best"] | None,
-        tyro.conf.arg(help="Score only this checkpoint. Default: both."),
-    ] = None
-    limit: Annotated[
-        int | None,
-        tyro.conf.arg(help="Maximum number of test pictures per domain. Default: all."),
-    ] = None
-    fp32: Annotated[bool, tyro.conf.arg(help=FP32)] = False
+    checkpoint: Annotated[Literal["last", "best"] | None, arg(help="Score only this checkpoint. Default: both.")] = None
+    limit: Annotated[int | None, arg(help="Maximum number of test pictures per domain. Default: all.")] = None
+    fp32: Annotated[bool, arg(help=FP32)] = False
     device: Annotated[str, DEVICE] = "auto"
     json: Json = False
 

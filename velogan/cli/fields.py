@@ -8,8 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import tyro
 from pydantic import BaseModel, ValidationError
+from tyro.conf import Positional, arg
 
 from velogan.cli.flags import DEVICE, Argument, Flags, Json, requests_help, show_help
 from velogan.cli.unknown_flags import SHORT_FLAGS
@@ -25,11 +25,13 @@ else:
 
 Overrides = Annotated[
     tuple[str, ...],
-    tyro.conf.arg(
+    arg(
         help="Fields that differ for the network of direction B to A: --generator-b channels=32 blocks=6.",
         metavar="FIELD=VALUE",
     ),
 ]
+
+_SECTIONS = [name for name in Config.model_fields if not name.endswith("_b")]
 
 
 @dataclass(kw_only=True)
@@ -38,44 +40,34 @@ class ConfigFlags(Flags):
 
     data: Annotated[
         tuple[str, ...],
-        tyro.conf.arg(
+        arg(
             help="Training images: a folder with trainA and trainB, two folders, or apples2oranges.",
             metavar="PATH [PATH]",
         ),
     ] = ()
     config: Annotated[
-        Path | None,
-        tyro.conf.arg(help="Read the fields from this YAML file or run folder instead of a preset.", metavar="PATH"),
+        Path | None, arg(help="Read the fields from this YAML file or run folder instead of a preset.", metavar="PATH")
     ] = None
     method: Annotated[
         str | None,
-        tyro.conf.arg(
-            help="Training method; its fields are --method.FIELD. Default: the preset's.",
-            metavar="|".join(METHODS),
-        ),
+        arg(help="Training method; its fields are --method.FIELD. Default: the preset's.", metavar="|".join(METHODS)),
     ] = None
     size: Annotated[
-        Size | None,
-        tyro.conf.arg(
-            help="Width and depth of the networks, from xs to l (the paper's). Default: the preset's.",
-        ),
+        Size | None, arg(help="Width and depth of the networks, from xs to l (the paper's). Default: the preset's.")
     ] = None
     image_size: Annotated[
         int | None,
-        tyro.conf.arg(
+        arg(
             help="Height and width of training crops in pixels (data.crop_size). Default: the preset's.",
             metavar="PIXELS",
         ),
     ] = None
-    seed: Annotated[
-        int | None,
-        tyro.conf.arg(help="Random seed; another seed repeats the run with other random numbers."),
-    ] = None
+    seed: Annotated[int | None, arg(help="Random seed; another seed repeats the run with other random numbers.")] = None
     device: Annotated[str | None, DEVICE] = None
     generator_b: Overrides = ()
     discriminator_b: Overrides = ()
     json: Json = False
-    fields: Annotated[Config, tyro.conf.arg(name="")]
+    fields: Annotated[Config, arg(name="")]
 
     @classmethod
     def resolve_preset(cls, argv: Sequence[str]) -> str:
@@ -97,10 +89,9 @@ class ConfigFlags(Flags):
         section = next((word for flag, word in pairwise(argv) if flag in ("--help", "-h")), None)
         if section is None:
             return super().arguments(argv)
-        if section not in Config.model_fields:
-            sections = list(Config.model_fields)
+        if section not in _SECTIONS:
             raise ValueError(
-                f"--help {section}: unknown section{did_you_mean(section, sections)}; there are {', '.join(sections)}"
+                f"--help {section}: unknown section{did_you_mean(section, _SECTIONS)}; there are {', '.join(_SECTIONS)}"
             )
         return [argument for argument in _field_arguments(base) if argument[0].startswith(f"{section}.")]
 
@@ -121,7 +112,7 @@ class ConfigFlags(Flags):
         if requests_help(argv):
             description += (
                 "\n\nEvery field of the configuration is also a flag, such as --data.preprocess crop: --help SECTION "
-                f"shows those of {', '.join(Config.model_fields)}; --help-all shows all flags."
+                f"shows those of {', '.join(_SECTIONS)}; --help-all shows all flags."
             )
             show_help(cls.arguments(argv), prog=prog, description=description)
         default: Any = {"fields": base}  # all other fields of subclasses have defaults
@@ -144,13 +135,12 @@ def _field_arguments(section: BaseModel, prefix: str = "") -> Iterator[Argument]
             yield from _field_arguments(value, f"{prefix}{name}.")
         elif not isinstance(value, dict):  # the overrides of B to A have flags of their own
             metavar = "true|false" if isinstance(value, bool) else None
-            hint = Annotated[field.annotation, tyro.conf.arg(help=field.description, metavar=metavar)]
+            hint = Annotated[field.annotation, arg(help=field.description, metavar=metavar)]
             yield f"{prefix}{name}", hint, value
 
 
 PresetFlag = Annotated[
-    tyro.conf.Positional[Preset],
-    tyro.conf.arg(help=f"Named configuration to start from: {', '.join(RECIPES)}.", metavar="PRESET"),
+    Positional[Preset], arg(help=f"Named configuration to start from: {', '.join(RECIPES)}.", metavar="PRESET")
 ]
 
 

@@ -16,27 +16,31 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, Union, get_args, get_origin, get_type_hints
 
 import tyro
+from tyro.conf import Positional, arg
 
 from velogan.cli.unknown_flags import check_flags, explain_unknown_flag
 from velogan.files import did_you_mean
 
-Json = Annotated[bool, tyro.conf.arg(help="Print the result as one JSON object, the last line on stdout.")]
+Json = Annotated[bool, arg(help="Print the result as one JSON object, the last line on stdout.")]
 
+Model = Annotated[
+    Positional[Path],
+    arg(
+        metavar="RUN|FILE",
+        help="A run folder, a .safetensors or .pth file, hf://OWNER/NAME, or apples2oranges, which is in velogan.",
+    ),
+]
 Weights = Annotated[
     Literal["ema", "raw"] | None,
-    tyro.conf.arg(
-        help="ema: exponential moving average of the weights; raw: the weights themselves. Default: ema if saved."
-    ),
+    arg(help="ema: exponential moving average of the weights; raw: the weights themselves. Default: ema if saved."),
 ]
 Checkpoint = Annotated[
     Literal["last", "best"] | None,
-    tyro.conf.arg(
-        help="Checkpoint of a run: last, or best by held-out pictures. Default: last, or best if last is much worse."
-    ),
+    arg(help="Checkpoint of a run: last, or best by held-out pictures. Default: last, or best if last is much worse."),
 ]
 
 FP32 = "Compute in plain float32 instead of with the accelerated network, which differs by a few of 255 levels."
-DEVICE = tyro.conf.arg(help="Device to compute on: auto, cpu, cuda, cuda:1 or mps.")
+DEVICE = arg(help="Device to compute on: auto, cpu, cuda, cuda:1 or mps.")
 
 Outcome = tuple[dict[str, Any], int]
 """The result of a command: the object that --json prints, and the exit code."""
@@ -114,6 +118,8 @@ def show_help(arguments: Iterable[Argument], *, prog: str, description: str) -> 
         text = (argument.help or "").replace("%", "%%")
         if default not in (dataclasses.MISSING, None, False, "", ()) and "Default:" not in text:
             text += f" Default: {' '.join(map(str, default)) if isinstance(default, tuple) else default}."
+        elif default is dataclasses.MISSING and "Positional" not in str(hint):
+            text += " Required."
         if "Positional" in str(hint):
             parser.add_argument(metavar, help=text)
             usage.append(metavar if default is dataclasses.MISSING else f"[{metavar}]")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
+from tyro.conf import Positional, arg
 
-from velogan.cli.flags import Checkpoint, Flags, Json, Outcome, Weights, output_folder
+from velogan.cli.flags import Checkpoint, Flags, Json, Model, Outcome, Weights, output_folder
 
 
 @dataclass(kw_only=True)
@@ -21,13 +21,12 @@ class Import(Flags):
     """
 
     source: Annotated[
-        tyro.conf.Positional[Path],
-        tyro.conf.arg(metavar="FILE|FOLDER", help="A generator's .pth file, or a folder checkpoints/NAME."),
+        Positional[Path], arg(metavar="FILE|FOLDER", help="A generator's .pth file, or a folder checkpoints/NAME.")
     ]
-    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run folder to create.")]
+    run: Annotated[Positional[Path], arg(metavar="RUN", help="The run folder to create.")]
     picture_statistics: Annotated[
         bool,
-        tyro.conf.arg(
+        arg(
             help="Let batch norm of generators use each image's own statistics instead of those of training, as the "
             "reference's test.py does without --eval. Dropout stays off."
         ),
@@ -56,19 +55,14 @@ class Export(Flags):
     velogan export runs/zebras site --format web
     """
 
-    model: Annotated[
-        tyro.conf.Positional[Path],
-        tyro.conf.arg(metavar="RUN|FILE", help="A run folder, a .safetensors or .pth file, or hf://OWNER/NAME."),
-    ]
+    model: Model
     out: Annotated[
-        tyro.conf.Positional[Path],
-        tyro.conf.arg(
-            metavar="OUT", help="The file (.onnx, .pt2, .pth) for one direction, or the folder for all directions."
-        ),
+        Positional[Path],
+        arg(metavar="OUT", help="The file (.onnx, .pt2, .pth) for one direction, or the folder for all directions."),
     ]
     format: Annotated[
         Literal["onnx", "torch", "reference", "hub", "web"],
-        tyro.conf.arg(
+        arg(
             help="onnx: ONNX (extra `onnx`); torch: a torch.export program; both accept any batch size, heights and "
             "widths that are multiples of a number, 4 for most networks, see the card; reference: weights that the "
             "reference implementation loads; hub: a folder for the Hugging Face Hub; web: a static web site that "
@@ -76,33 +70,28 @@ class Export(Flags):
         ),
     ]
     direction: Annotated[
-        Literal["a2b", "b2a"] | None,
-        tyro.conf.arg(help="Export only this direction. Default: a2b for a file, all for a folder."),
+        Literal["a2b", "b2a"] | None, arg(help="Export only this direction. Default: a2b for a file, all for a folder.")
     ] = None
     weights: Weights = None
     checkpoint: Checkpoint = None
     license: Annotated[
         str | None,
-        tyro.conf.arg(
+        arg(
             help="For hub and onnx: the licence, as the Hub's identifier. If omitted, the card says that no licence is "
             "stated.",
             metavar="mit|...",
         ),
     ] = None
     datasets: Annotated[
-        tuple[str, ...], tyro.conf.arg(help="For hub: names of the training data sets on the Hub.", metavar="NAME")
+        tuple[str, ...], arg(help="For hub: names of the training data sets on the Hub.", metavar="NAME")
     ] = ()
     picture: Annotated[
-        Path | None,
-        tyro.conf.arg(help="For hub: a picture that the card shows before and after translation.", metavar="FILE"),
+        Path | None, arg(help="For hub: a picture that the card shows before and after translation.", metavar="FILE")
     ] = None
-    opset: Annotated[
-        int | None,
-        tyro.conf.arg(help="For onnx: opset version. Default: the exporter's."),
-    ] = None
+    opset: Annotated[int | None, arg(help="For onnx: opset version. Default: the exporter's.")] = None
     onnxruntime: Annotated[
         Path | None,
-        tyro.conf.arg(
+        arg(
             help="For web: the npm package of onnxruntime-web as a file, for machines without access to npm. Default: "
             "download it once.",
             metavar="FILE",

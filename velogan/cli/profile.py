@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
+from tyro.conf import arg
 
 from velogan.cli.fields import PresetFlags, configure, has_data
 from velogan.cli.flags import Outcome
@@ -22,11 +22,11 @@ class Profile(PresetFlags):
     HELP_FLAGS = "preset data method size image_size device steps out json"
 
     steps: Annotated[
-        int, tyro.conf.arg(help="Number of training steps to profile; up to nine more run before and after them.")
+        int, arg(help="Number of training steps to profile; up to nine more run before and after them.")
     ] = 8
-    out: Annotated[
-        Path, tyro.conf.arg(help="Folder for profile.html, profile.json and trace.json.gz (see ui.perfetto.dev).")
-    ] = Path("profile")
+    out: Annotated[Path, arg(help="Folder for profile.html, profile.json and trace.json.gz (see ui.perfetto.dev).")] = (
+        Path("profile")
+    )
 
     def output_paths(self) -> list[tuple[str, Path]]:
         return [("--out", self.out)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
+from tyro.conf import Positional, arg
 
 from velogan.cli.flags import Flags, Json, Outcome, output_folder
 
@@ -16,8 +16,8 @@ from velogan.cli.flags import Flags, Json, Outcome, output_folder
 class ReportPage(Flags):
     """Flags of `velogan report`."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN ...]", help="Run folders.")]
-    out: Annotated[Path | None, tyro.conf.arg(help="HTML file to write. Default for one run: RUN/report.html.")] = None
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]", help="Run folders.")]
+    out: Annotated[Path | None, arg(help="HTML file to write. Default for one run: RUN/report.html.")] = None
     json: Json = False
 
     def output_paths(self) -> list[tuple[str, Path]]:

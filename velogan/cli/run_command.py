@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
+from tyro.conf import arg
 
 from velogan.cli.fields import ConfigFlags, PresetFlags, has_data
 from velogan.config import Config, differences
@@ -33,21 +33,12 @@ class RunCommand(PresetFlags):
     """A command that trains in a run folder."""
 
     out: Annotated[
-        Path | None,
-        tyro.conf.arg(help="Run folder: created, or resumed if it contains this run.", metavar="FOLDER"),
+        Path | None, arg(help="Run folder: created, or resumed if it contains this run.", metavar="FOLDER")
     ] = None
-    minutes: Annotated[
-        float | None,
-        tyro.conf.arg(help="Run length in minutes, excluding data preparation."),
-    ] = None
-    images: Annotated[int | None, tyro.conf.arg(help="Run length in images per domain.")] = None
-    epochs: Annotated[
-        float | None,
-        tyro.conf.arg(help="Run length in epochs of the larger domain."),
-    ] = None
-    dry_run: Annotated[
-        bool, tyro.conf.arg(help="Print the settings and the estimated time and memory without training.")
-    ] = False
+    minutes: Annotated[float | None, arg(help="Run length in minutes, excluding data preparation.")] = None
+    images: Annotated[int | None, arg(help="Run length in images per domain.")] = None
+    epochs: Annotated[float | None, arg(help="Run length in epochs of the larger domain.")] = None
+    dry_run: Annotated[bool, arg(help="Print the settings and the estimated time and memory without training.")] = False
 
     def output_paths(self) -> list[tuple[str, Path]]:
         return [("--out", self.out)] if self.out is not None else []
@@ -116,7 +107,7 @@ def run_training(command: RunCommand, config: Config, argv: list[str], *, addres
 def print_sizes(
     generators: Mapping[Direction, GeneratorConfig], spec: Spec, *, side: int
 ) -> dict[Direction, NetworkSize]:
-    """Print a table of the generators' sizes and return the sizes by direction; `side` in pixels is the input's."""
+    """Print a table of the generators' sizes and return them by direction; `side`: height and width of the input."""
     from velogan.networks.sizes import network_size, size_table
 
     sizes: dict[Direction, NetworkSize] = {}

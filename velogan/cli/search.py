@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
+from tyro.conf import arg
 
 from velogan.cli.dry_run import dry_run
 from velogan.cli.fields import configure, load_file_or_preset, value_of
@@ -44,41 +44,40 @@ class Search(RunCommand):
         "device dry_run json"
     )
 
-    count: Annotated[
-        bool, tyro.conf.arg(help="Print the number of possible generators, discriminators and pairs, and exit.")
-    ] = False
+    count: Annotated[bool, arg(help="Print the number of possible generators, discriminators and pairs, and exit.")] = (
+        False
+    )
     method: Annotated[
         str | None,
-        tyro.conf.arg(
+        arg(
             help="Training scheme of the architecture weights (--method.scheme). Default: one-step.",
             metavar="one-step|two-step|two-domains|halves|swapped-halves",
         ),
     ] = None
     inner: Annotated[
         str | None,
-        tyro.conf.arg(
+        arg(
             help="Method to find networks for; its fields are --method.inner.FIELD. Default: the preset's.",
             metavar="|".join(SEARCHABLE),
         ),
     ] = None
     hidden: Annotated[
         int | None,
-        tyro.conf.arg(
+        arg(
             help="Feature maps of the encoding during the search; the result can be built in any width. Default: a "
-            "quarter of the preset's.",
-            metavar="H",
+            "quarter of the preset's."
         ),
     ] = None
     cells: Annotated[
         int | None,
-        tyro.conf.arg(
+        arg(
             help="Number of cells of a generator, including one encoding and one decoding cell. Default: two more than "
             "the preset has blocks."
         ),
     ] = None
     space: Annotated[
         Literal["code", "paper"],
-        tyro.conf.arg(
+        arg(
             help="Search space of the CycleGANAS authors' code, which has found better networks here, or of the paper."
         ),
     ] = "code"

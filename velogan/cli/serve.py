@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
+from tyro.conf import arg
 
-from velogan.cli.flags import DEVICE, FP32, Checkpoint, Flags, Json, Outcome, Weights
+from velogan.cli.flags import DEVICE, FP32, Checkpoint, Flags, Json, Model, Outcome, Weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,43 +25,31 @@ class Serve(Flags):
     velogan serve runs/zebras
     """
 
-    model: Annotated[
-        tyro.conf.Positional[Path],
-        tyro.conf.arg(metavar="RUN|FILE", help="A run folder, a .safetensors or .pth file, or hf://OWNER/NAME."),
-    ]
-    port: Annotated[int, tyro.conf.arg(help="Port to listen on; 0 selects a free one.")] = 8000
+    model: Model
+    port: Annotated[int, arg(help="Port to listen on; 0 selects a free one.")] = 8000
     host: Annotated[
         str,
-        tyro.conf.arg(
-            help="Address to listen on. If other machines can reach it (0.0.0.0), clients need a token.",
-            metavar="ADDRESS",
-        ),
+        arg(help="Address to listen on. If other machines can reach it (0.0.0.0), clients need a token."),
     ] = "127.0.0.1"
     token: Annotated[
         str | None,
-        tyro.conf.arg(
+        arg(
             help="Token that every API request must carry. Default: the environment variable VELOGAN_TOKEN; without "
-            "it, no token on a local address, and a new one, which is printed, on others.",
-            metavar="TEXT",
+            "it, no token on a local address, and a new one, which is printed, on others."
         ),
     ] = None
-    max_mb: Annotated[float, tyro.conf.arg(help="Maximum request size in MB (2^20 bytes).")] = 32
-    max_megapixels: Annotated[float, tyro.conf.arg(help="Maximum picture size in millions of pixels.")] = 16
-    seconds: Annotated[
-        float,
-        tyro.conf.arg(help="Maximum duration of a request in seconds, including upload and waiting."),
-    ] = 300
+    max_mb: Annotated[float, arg(help="Maximum request size in MB (2^20 bytes).")] = 32
+    max_megapixels: Annotated[float, arg(help="Maximum picture size in millions of pixels.")] = 16
+    seconds: Annotated[float, arg(help="Maximum duration of a request in seconds, including upload and waiting.")] = 300
     waiting: Annotated[
-        int,
-        tyro.conf.arg(help="Maximum number of requests running or queued; further ones are told to try again later."),
+        int, arg(help="Maximum number of requests running or queued; further ones are told to try again later.")
     ] = 16
     weights: Weights = None
     checkpoint: Checkpoint = None
     tile: Annotated[
-        int | None,
-        tyro.conf.arg(help="Tile size in pixels, as for `velogan translate`; 0: no tiles.", metavar="PIXELS"),
+        int | None, arg(help="Tile size in pixels, as for `velogan translate`; 0: no tiles.", metavar="PIXELS")
     ] = None
-    fp32: Annotated[bool, tyro.conf.arg(help=FP32)] = False
+    fp32: Annotated[bool, arg(help=FP32)] = False
     device: Annotated[str, DEVICE] = "auto"
     json: Json = False
 
@@ -108,7 +95,7 @@ class Serve(Flags):
 def _make_estimators(
     models: Mapping[Direction, Translator], log: Callable[[str], None]
 ) -> dict[Direction, UncertaintyEstimator]:
-    """Return an estimator for each direction with a reverse generator; log why the others have none."""
+    """Return an estimator for each direction with a reverse generator; log the reason for others."""
     from velogan.evaluation.uncertainty import uncertainty_estimator
 
     estimators = {}

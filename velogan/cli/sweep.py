@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
+from tyro.conf import Positional, UseAppendAction, arg
 
 from velogan.cli.fields import ConfigFlags, build_base_config, configure, normalize_switches
 from velogan.cli.flags import Outcome
@@ -38,49 +38,44 @@ class Sweep(ConfigFlags):
     )
 
     presets: Annotated[
-        tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(
+        Positional[tuple[str, ...]],
+        arg(
             help=f"Presets to compare, or one YAML file with the complete plan. Default: {DEFAULT}.",
             metavar="[PRESET ...|PLAN.yaml]",
         ),
     ] = ()
-    out: Annotated[Path | None, tyro.conf.arg(help="Folder for all runs, sweep.json and the report.")] = None
+    out: Annotated[Path | None, arg(help="Folder for all runs, sweep.json and the report.")] = None
     vary: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
-        tyro.conf.arg(
+        UseAppendAction[tuple[str, ...]],
+        arg(
             help="A field with its values or a range of numbers (:log samples uniformly in the logarithm); repeat the "
             "flag for more fields. `size` can be varied too.",
             metavar="FIELD=V,V|LOW..HIGH[:log]",
         ),
     ] = ()
-    seeds: Annotated[int, tyro.conf.arg(help="Number of runs of each setting, with seeds from 0.")] = 1
-    minutes: Annotated[
-        float | None, tyro.conf.arg(help="Length of each run in minutes, excluding data preparation.")
-    ] = None
-    images: Annotated[int | None, tyro.conf.arg(help="Length of each run in images per domain.")] = None
+    seeds: Annotated[int, arg(help="Number of runs of each setting, with seeds from 0.")] = 1
+    minutes: Annotated[float | None, arg(help="Length of each run in minutes, excluding data preparation.")] = None
+    images: Annotated[int | None, arg(help="Length of each run in images per domain.")] = None
     search: Annotated[
         Literal["grid", "random", "optuna"],
-        tyro.conf.arg(help="grid: all combinations; random: random settings; optuna: settings chosen by the scores."),
+        arg(help="grid: all combinations; random: random settings; optuna: settings chosen by the scores."),
     ] = "grid"
-    trials: Annotated[int | None, tyro.conf.arg(help="Number of settings for random and optuna.")] = None
+    trials: Annotated[int | None, arg(help="Number of settings for random and optuna.")] = None
     metric: Annotated[
         str,
-        tyro.conf.arg(
-            help="Validation metric to rank runs by: any metric of `evaluate`, optionally with suffix _a2b or _b2a."
-        ),
+        arg(help="Validation metric to rank runs by: any metric of `evaluate`, optionally with suffix _a2b or _b2a."),
     ] = "validation/distance"
     stop_early: Annotated[
         Literal["asha"] | None,
-        tyro.conf.arg(help="Stop runs that are not in the best third after 10, 30 and 90 % of their length."),
+        arg(help="Stop runs that are not in the best third after 10, 30 and 90 % of their length."),
     ] = None
     parallel: Annotated[
-        int | None, tyro.conf.arg(help="Number of simultaneous runs. Default: one per GPU, or one per CPU core.")
+        int | None, arg(help="Number of simultaneous runs. Default: one per GPU, or one per CPU core.")
     ] = None
     address: Annotated[
-        str | None,
-        tyro.conf.arg(help="Running Ray cluster: ray://HOST:PORT or auto. Default: start Ray on this machine."),
+        str | None, arg(help="Running Ray cluster: ray://HOST:PORT or auto. Default: start Ray on this machine.")
     ] = None
-    dry_run: Annotated[bool, tyro.conf.arg(help="Print the runs without training.")] = False
+    dry_run: Annotated[bool, arg(help="Print the runs without training.")] = False
 
     @classmethod
     def base_config(cls, argv: Sequence[str]) -> Config:

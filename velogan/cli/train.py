@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
+from tyro.conf import arg
 
 from velogan.cli.dry_run import dry_run
 from velogan.cli.fields import PresetFlag, apply_size, build_base_config, configure, find_preset, value_of
@@ -40,29 +40,22 @@ class Train(RunCommand):
     preset: PresetFlag = RECOMMENDED
     start: Annotated[
         Path | None,
-        tyro.conf.arg(
+        arg(
             help="Run folder or weights file (velogan or reference implementation) to initialise matching networks "
             "from.",
             metavar="RUN|FILE",
         ),
     ] = None
     genotype: Annotated[
-        Path | None,
-        tyro.conf.arg(
-            help="Build generators and discriminators from this file of `velogan search`.",
-            metavar="FILE",
-        ),
+        Path | None, arg(help="Build generators and discriminators from this file of `velogan search`.", metavar="FILE")
     ] = None
     hidden: Annotated[
         int | None,
-        tyro.conf.arg(
-            help="With --genotype: number of feature maps of the encoding. Default: as in the preset's generators.",
-            metavar="H",
-        ),
+        arg(help="With --genotype: number of feature maps of the encoding. Default: as in the preset's generators."),
     ] = None
     match_size: Annotated[
         str | None,
-        tyro.conf.arg(
+        arg(
             help="With --genotype, instead of --hidden: choose the width so that both generators together are as "
             "large, within 1 %, as two ResNet-9 generators of this width (C64: the paper's).",
             metavar="C64",
@@ -70,7 +63,7 @@ class Train(RunCommand):
     ] = None
     sizes_only: Annotated[
         bool,
-        tyro.conf.arg(
+        arg(
             help="With --genotype: use the preset's networks, with widths that make each generator as large as the "
             "genotype's. This is the paper's C'64, which shows the effect of unequal sizes without a search."
         ),
@@ -78,7 +71,7 @@ class Train(RunCommand):
 
     modules: Annotated[
         bool,
-        tyro.conf.arg(
+        arg(
             help="Train each module of the method in a process of its own under Ray (extra scale), with copies of the "
             "other networks that are exchanged every five steps, at no cost of quality; --train.exchange-every sets "
             "the interval (docs/scale.md)."
@@ -86,7 +79,7 @@ class Train(RunCommand):
     ] = False
     address: Annotated[
         str | None,
-        tyro.conf.arg(
+        arg(
             help="With --modules: address of a running Ray cluster. Default: start Ray on this machine.",
             metavar="HOST:PORT|auto",
         ),

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
+from tyro.conf import Positional, arg
 
-from velogan.cli.flags import DEVICE, FP32, Checkpoint, Flags, Json, Outcome, Weights, output_folder
+from velogan.cli.flags import DEVICE, FP32, Checkpoint, Flags, Json, Model, Outcome, Weights, output_folder
 
 if TYPE_CHECKING:
     from velogan.observe.progress import Display
@@ -38,44 +38,31 @@ class Translate(Flags):
 
     HELP_FLAGS = "model input output direction checkpoint overwrite format tile smooth uncertainty masks workers json"
 
-    model: Annotated[
-        tyro.conf.Positional[Path],
-        tyro.conf.arg(
-            metavar="RUN|FILE",
-            help="A run folder, a .safetensors or .pth file, hf://OWNER/NAME, or apples2oranges, which is included "
-            "in velogan.",
-        ),
-    ]
+    model: Model
     input: Annotated[
-        tyro.conf.Positional[Path],
-        tyro.conf.arg(
-            metavar="INPUT",
-            help="A picture, a video, a DICOM or NIfTI file, or a folder of these.",
-        ),
+        Positional[Path], arg(metavar="INPUT", help="A picture, a video, a DICOM or NIfTI file, or a folder of these.")
     ]
     output: Annotated[
-        tyro.conf.Positional[Path],
-        tyro.conf.arg(
+        Positional[Path],
+        arg(
             metavar="OUTPUT",
             help="The file or folder to write. For a single input, out.png is a file; out or out.v2 is a folder.",
         ),
     ]
     direction: Annotated[
         Literal["a2b", "b2a"] | None,
-        tyro.conf.arg(
-            help="Translate from domain A to B or from B to A. Default: a2b, or the direction of a weights file."
-        ),
+        arg(help="Translate from domain A to B or from B to A. Default: a2b, or the direction of a weights file."),
     ] = None
     weights: Weights = None
     checkpoint: Checkpoint = None
-    overwrite: Annotated[bool, tyro.conf.arg(help="Replace existing files instead of skipping them.")] = False
+    overwrite: Annotated[bool, arg(help="Replace existing files instead of skipping them.")] = False
     format: Annotated[
         Literal["png", "jpg", "webp", "bmp", "tiff", "npy"] | None,
-        tyro.conf.arg(help="File format of the results. Default: that of each input."),
+        arg(help="File format of the results. Default: that of each input."),
     ] = None
     tile: Annotated[
         int | None,
-        tyro.conf.arg(
+        arg(
             help="Height and width of the tiles into which large images are cut; 0: no tiles. Default: 768 above two "
             "million pixels. Use less if memory runs out.",
             metavar="PIXELS",
@@ -83,51 +70,45 @@ class Translate(Flags):
     ] = None
     smooth: Annotated[
         float,
-        tyro.conf.arg(
+        arg(
             help="For videos: weight, from 0 to below 1, of the previous frame where the input does not move. Default: "
             "0; 0.8 reduces flicker.",
             metavar="WEIGHT",
         ),
     ] = 0.0
     uncertainty: Annotated[
-        bool,
-        tyro.conf.arg(
-            help="Also write an uncertainty map NAME.uncertainty.png for each result. RUN must be a run folder."
-        ),
+        bool, arg(help="Also write an uncertainty map NAME.uncertainty.png for each result. RUN must be a run folder.")
     ] = False
     masks: Annotated[
         Path | None,
-        tyro.conf.arg(
+        arg(
             help="Folder with masks named like the pictures, or the mask of one picture: black keeps the input, white "
             "takes the translation, grey blends both. Write PNG, because JPEG changes all pixels.",
             metavar="DIR|FILE",
         ),
     ] = None
     masks_keep: Annotated[
-        Literal["outside", "inside"],
-        tyro.conf.arg(help="Where masks keep the input: outside (black) or inside (white)."),
+        Literal["outside", "inside"], arg(help="Where masks keep the input: outside (black) or inside (white).")
     ] = "outside"
     pages: Annotated[
         Literal["channels", "slices"] | None,
-        tyro.conf.arg(
+        arg(
             help="Meaning of several pages of a TIFF: channels of one image, or slices that are translated one by one. "
             "Default: as in training, or what the file declares."
         ),
     ] = None
-    fp32: Annotated[bool, tyro.conf.arg(help=FP32)] = False
+    fp32: Annotated[bool, arg(help=FP32)] = False
     device: Annotated[str, DEVICE] = "auto"
     workers: Annotated[
         int | None,
-        tyro.conf.arg(
+        arg(
             help="Number of Ray processes that translate the pictures of a folder (extra `scale`). Default: no Ray, "
             "one process."
         ),
     ] = None
     address: Annotated[
         str | None,
-        tyro.conf.arg(
-            help="With --workers: running Ray cluster, auto or HOST:PORT. Default: start Ray on this machine."
-        ),
+        arg(help="With --workers: running Ray cluster, auto or HOST:PORT. Default: start Ray on this machine."),
     ] = None
     json: Json = False
 

@@ -17,13 +17,13 @@ from velogan.report.run_data import read_run_data
 from velogan.report.sections import command, text
 from velogan.report.sweep_tables import (
     DIRECTIONS,
-    breakable,
-    extreme,
+    allow_line_breaks,
     format_score,
     format_test_scores,
     metric_label,
     runs_table,
     settings_table,
+    superlative,
 )
 
 MAX_NAMES = 3
@@ -73,9 +73,9 @@ def _lead(result: Mapping[str, Any]) -> str:
     seeds = f" on average over {row['seeds']} seeds" if row["seeds"] > 1 else ""
     metric = text(metric_label(result["metric"]))
     lead = (
-        f"<b>{breakable(best)}</b> has the {extreme(result)} {metric}"
+        f"<b>{allow_line_breaks(best)}</b> has the {superlative(result)} {metric}"
         if others
-        else f"{metric} of <b>{breakable(best)}</b>"
+        else f"{metric} of <b>{allow_line_breaks(best)}</b>"
     )
     lead += f": {format_score(row['mean'])}{seeds}"
     if (baseline := result["unchanged_input"]) is not None:
@@ -86,7 +86,7 @@ def _lead(result: Mapping[str, Any]) -> str:
     near = [name for name, other in verdicts.items() if other["verdict"].startswith("within")]
     unknown = sum(other["verdict"].startswith("unknown") for other in verdicts.values())
     if near:
-        names = f": {', '.join(map(breakable, near))}" if len(near) <= MAX_NAMES else ""
+        names = f": {', '.join(map(allow_line_breaks, near))}" if len(near) <= MAX_NAMES else ""
         lead += f"{len(near)} of {pluralize(others, 'other')} {'is' if len(near) == 1 else 'are'} within the spread of "
         lead += f"seeds{names}."
     elif others and unknown:
@@ -116,7 +116,7 @@ def build_image_strips(pictures: Mapping[str, Mapping[str, Any]], note: str = HE
         }
         rows, last_input = "", None
         for name, (before, after) in strips.items():
-            rows += (_row("input", before) if before != last_input else "") + _row(breakable(name), after)
+            rows += (_row("input", before) if before != last_input else "") + _row(allow_line_breaks(name), after)
             last_input = before
         if rows:
             names = read_run_data(Path(pictures[next(iter(strips))]["run"])).domain_names(direction)

@@ -27,19 +27,19 @@ def settings_table(result: Mapping[str, Any]) -> str:
     heads = ("setting", "mean", "verdict", "behind the best", "range over seeds", "seeds", "on test images")
     columns: dict[str, list[str]] = {head: [] for head in heads}
     for number, (name, row) in enumerate(verdicts.items()):
-        columns["setting"].append(breakable(name))
+        columns["setting"].append(allow_line_breaks(name))
         columns["mean"].append(format_score(row["mean"]))
         columns["verdict"].append(text(row["verdict"]))
-        columns["behind the best"].append(_behind(row, higher=higher) if number else "")
+        columns["behind the best"].append(_format_difference(row, higher=higher) if number else "")
         extremes = f"{format_score(row['low'])} to {format_score(row['high'])}"
         columns["range over seeds"].append(extremes if row["seeds"] > 1 else "")
         columns["seeds"].append(str(row["seeds"]))
         columns["on test images"].append("<br>".join(format_test_scores(result, name)))
     body = _table(columns, first="best")
-    return f'<div class="card">{body}<p class="note">{_note(result)}</p></div>'
+    return f'<div class="card">{body}<p class="note">{_explain_table(result)}</p></div>'
 
 
-def _behind(row: Mapping[str, Any], *, higher: bool) -> str:
+def _format_difference(row: Mapping[str, Any], *, higher: bool) -> str:
     """Return how much worse the mean is than the best one, with the 95 % interval of the difference."""
     sign = -1 if higher else 1
     interval = sorted(sign * bound for bound in row["interval_95"] or ())
@@ -47,12 +47,12 @@ def _behind(row: Mapping[str, Any], *, higher: bool) -> str:
     return format_score(sign * row["difference"], 3) + between
 
 
-def _note(result: Mapping[str, Any]) -> str:
-    """Return a note on what was measured and what the interval means."""
+def _explain_table(result: Mapping[str, Any]) -> str:
+    """Return a note that says what the scores and the intervals mean."""
     metric, better = result["metric"], "higher" if result["better"] == "higher" else "lower"
     note = (
         f"{text(metric_label(metric))} (<code>{text(metric)}</code>) on held-out training images, the "
-        f"{extreme(result)} of each finished run; {better} is better. "
+        f"{superlative(result)} of each finished run; {better} is better. "
     )
     rows = [row for row in result["verdicts"].values() if row["interval_95"]]
     if rows:
@@ -73,7 +73,7 @@ def runs_table(result: Mapping[str, Any]) -> str:
     """Return a table of all runs, failed ones first."""
     trials = sorted(result["trials"], key=lambda trial: trial["status"] != "failed")
     columns = {
-        "run": [breakable(trial["name"]) for trial in trials],
+        "run": [allow_line_breaks(trial["name"]) for trial in trials],
         "status": [text(trial["status"]) for trial in trials],
         "reason": [text(trial["reason"]) for trial in trials],
         "score": [format_score(trial["score"]) for trial in trials],
@@ -112,7 +112,7 @@ def _split_metric(metric: str) -> tuple[str, str]:
     return ("sliced_wasserstein" if name == "distance" else name), direction
 
 
-def extreme(result: Mapping[str, Any]) -> str:
+def superlative(result: Mapping[str, Any]) -> str:
     """Return whether the highest or the lowest score is the best."""
     return "highest" if result["better"] == "higher" else "lowest"
 
@@ -130,7 +130,7 @@ def _table(columns: Mapping[str, Sequence[str]], *, first: str = "") -> str:
     return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def breakable(setting: str) -> str:
+def allow_line_breaks(setting: str) -> str:
     """Return the name of a setting or a run, in which a line may break after commas."""
     return text(setting).replace(",", ",<wbr>")
 

@@ -47,7 +47,7 @@ class Dimension(BaseModel):
         return not self.values
 
     def sample(self, source: random.Random) -> Any:
-        """Return a random value."""
+        """Return a random value, or a sample of the range."""
         if self.values:
             return source.choice(self.values)
         low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
@@ -106,7 +106,7 @@ def _parse_range(field: str, low: str, high: str, log: str | None) -> Dimension:
 
 
 def _takes_integers(field: str) -> bool:
-    """Return whether a field of the configuration takes integers only; of `method`, in all methods that have it."""
+    """Return whether a field takes only integers; a field of `method` must do so in all methods that have it."""
     section, _, name = field.rpartition(".")
     models: Iterable[Any] = [getattr(Config.model_fields.get(section), "annotation", Config)]
     models = METHODS.values() if section.startswith("method") else models
@@ -116,7 +116,7 @@ def _takes_integers(field: str) -> bool:
 
 
 def _split(text: str) -> list[Any]:
-    """Return the values between commas outside brackets; lists, mappings and null are parsed as YAML, others later."""
+    """Split `text` at commas outside brackets, and parse lists, mappings and null as YAML."""
     parts = [part.strip() for part in re.findall(r"(?:\[[^\]]*\]|\{[^}]*\}|[^,\[{])+", text)]
     return [parse_yaml(part) if part[0] in "[{" or part == "null" else part for part in parts if part]
 

@@ -1,4 +1,4 @@
-"""Run a whole sweep: train the remaining trials, test the best setting, and write `sweep.json` and the page."""
+"""Run a sweep: train the remaining trials, test the best setting, and write `sweep.json` and the page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from velogan.store.lock import lock_folder
 from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.scheduling import require_tune, run_trials
-from velogan.sweep.trial import TrialState, read_status, resampled_scores, run_folder, status_file, trial_state
+from velogan.sweep.trial import TrialState, read_resampled_scores, read_state, read_status, run_folder, status_file
 from velogan.sweep.verdict import verdicts
 from velogan.training.run_folder import open_run
 
@@ -72,17 +72,17 @@ def sweep(
     require_tune(address)
     with lock_folder(out):
         started_at = time.time()
-        remaining = [trial for trial, state in rows_of(plan, out, trials) if state.status not in _ENDED]
+        remaining = [trial for trial, state in read_rows(plan, out, trials) if state.status not in _ENDED]
         for trial in remaining:
-            status_file(out, trial.name).unlink(missing_ok=True)  # so that its last attempt is not shown as this one's
+            status_file(out, trial.name).unlink(missing_ok=True)  # so that its last attempt is not shown as the new one
         try:
             if remaining or plan.search == "optuna":
                 with ray_session(address):
                     run_trials(
-                        plan, out, remaining, parallel, command, step=lambda: log.show(rows_of(plan, out, trials))
+                        plan, out, remaining, parallel, command, step=lambda: log.show(read_rows(plan, out, trials))
                     )
         finally:
-            log.show(rows_of(plan, out, trials))
+            log.show(read_rows(plan, out, trials))
         facts = plan.model_dump(include={"metric", "search", "stop_early", "seeds"}) | {
             "command": command,
             "seconds": time.time() - started_at,
@@ -90,7 +90,7 @@ def sweep(
             "better": "higher" if higher_is_better(plan.metric) else "lower",
             "vary": [axis.field for axis in plan.axes],
         }
-        return _finish(plan, out, rows_of(plan, out, trials), facts, log)
+        return _finish(plan, out, read_rows(plan, out, trials), facts, log)
 
 
 def check_plan(plan: SweepPlan, out: Path | None) -> list[Trial]:
@@ -107,17 +107,18 @@ def check_plan(plan: SweepPlan, out: Path | None) -> list[Trial]:
 
 def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], log: StatusLog) -> dict[str, Any]:
     """Test the best setting, write `sweep.json` and the page, and return what the command prints."""
-    result = {**summary(plan, rows, out), **facts}
+    result = {**summarize(plan, rows, out), **facts}
     add_test_scores(plan, result, log)
-    groups = ranked(plan, result["trials"])
+    groups = rank_settings(plan, result["trials"])
     scores = {name: [trial["score"] for trial in group] for name, group in groups.items()}
     resampled = {
-        name: [resampled_scores(Path(trial["run"]), plan.metric) for trial in group] for name, group in groups.items()
+        name: [read_resampled_scores(Path(trial["run"]), plan.metric) for trial in group]
+        for name, group in groups.items()
     }
     result["verdicts"] = verdicts(scores, resampled, higher=higher_is_better(plan.metric))
     winner = str(run_folder(out, str(result["best"])))
     result["again"] = shlex.join(["velogan", "train", "--config", winner, "--out", "runs/winner"])
-    result["unchanged_input"] = identity_score(plan.metric, result["trials"])
+    result["unchanged_input"] = unchanged_input_score(plan.metric, result["trials"])
     if no_gain := describe_no_gain(result):
         log.print_line(no_gain)
     pictures = held_out_pictures(result, print_line=log.print_line)
@@ -128,7 +129,7 @@ def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], lo
 
 
 def add_test_scores(plan: SweepPlan, result: Mapping[str, Any], log: StatusLog) -> None:
-    """Evaluate the finished runs of the best setting on test images: `test_scores` by name and direction."""
+    """Add `test_scores`, by name and direction, to the finished runs of the best setting."""
     best = next((trial["setting"] for trial in result["trials"] if trial["name"] == result["best"]), None)
     for trial in result["trials"]:
         if trial["setting"] != best or trial["status"] != "done":
@@ -147,7 +148,7 @@ def add_test_scores(plan: SweepPlan, result: Mapping[str, Any], log: StatusLog) 
         }
 
 
-def identity_score(metric: str, trials: Sequence[Mapping[str, Any]]) -> float | None:
+def unchanged_input_score(metric: str, trials: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the mean over trials of the metric of the unchanged inputs; None if the logs do not have it."""
     logs = [read_stats(Path(trial["run"])) for trial in trials if trial["status"] == "done"]
     last = [next((row for row in reversed(rows) if IDENTITY_SCORE in row), {}) for rows in logs]
@@ -184,15 +185,15 @@ def _check_metric(plan: SweepPlan, trials: Sequence[Trial]) -> None:
         check_metric(plan.metric, config.method, config.spec, sources, data=config.data, device=config.engine.device)
 
 
-def rows_of(plan: SweepPlan, out: Path, trials: Sequence[Trial]) -> Rows:
+def read_rows(plan: SweepPlan, out: Path, trials: Sequence[Trial]) -> Rows:
     """Return the plan's `trials`, or those that optuna has started so far, with their states."""
     if plan.search == "optuna":
         saved = [read_status(out, path.stem) for path in sorted((out / "status").glob("*.json"))]
         trials = [plan.trial(status["settings"], status["seed"]) for status in saved if "settings" in status]
-    return [(trial, trial_state(out, trial.name, plan)) for trial in trials]
+    return [(trial, read_state(out, trial.name, plan)) for trial in trials]
 
 
-def summary(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
+def summarize(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
     """Return `trials`, and `best`: the trial with the best score of the setting with the best mean over its seeds."""
     trials = [
         {
@@ -211,12 +212,12 @@ def summary(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
         for trial, state in rows
     ]
     sign = -1 if higher_is_better(plan.metric) else 1
-    groups = ranked(plan, trials).values()
+    groups = rank_settings(plan, trials).values()
     best = min(groups, key=lambda group: sign * fmean(trial["score"] for trial in group), default=None)
     return {"trials": trials, "best": min(best, key=lambda trial: sign * trial["score"])["name"] if best else None}
 
 
-def ranked(plan: SweepPlan, trials: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+def rank_settings(plan: SweepPlan, trials: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """Return by setting its scored trials: of the settings with all seeds, or of every one if none has all."""
     settings: dict[str, list[Mapping[str, Any]]] = {}
     for trial in trials:

@@ -82,7 +82,7 @@ def read_status(out: Path, name: str) -> dict[str, Any]:
         return {}
 
 
-def trial_state(out: Path, name: str, plan: SweepPlan) -> TrialState:
+def read_state(out: Path, name: str, plan: SweepPlan) -> TrialState:
     """Return the state of a trial; it waits if its last attempt had another budget, or its run folder is empty."""
     rows, saved = read_stats(run_folder(out, name)), read_status(out, name)
     is_current = saved.get("budget") == plan.budget and (rows or saved["status"] != "done")
@@ -103,13 +103,13 @@ def best_row(rows: Sequence[Mapping[str, Any]], metric: str) -> Mapping[str, Any
     return min(scored, key=lambda row: sign * row[metric], default=None)
 
 
-def resampled_scores(run: Path, metric: str) -> list[float | None] | None:
-    """Return the best value of the metric over bootstrap resamples of the held-out images; None if unknown."""
+def read_resampled_scores(run: Path, metric: str) -> list[float | None] | None:
+    """Return the metric over bootstrap resamples of the held-out images at its best checkpoint; None if unknown."""
     best = best_row(read_stats(run), metric)
     return best.get(metric + RESAMPLED_SUFFIX) if best else None
 
 
-def scores_over_time(run: Path, metric: str) -> list[dict[str, float]]:
+def read_scores(run: Path, metric: str) -> list[dict[str, float]]:
     """Return the metric during training: `images`, training `seconds` and `score`, oldest first."""
     scores, seconds = [], 0.0
     for row in read_stats(run):
@@ -131,7 +131,7 @@ def run_trial(
     run, reported = run_folder(out, trial.name), set[int]()
 
     def report_new() -> None:
-        for row in scores_over_time(run, plan.metric):
+        for row in read_scores(run, plan.metric):
             percent = percent_done(plan.budget, images=int(row["images"]), seconds=row["seconds"])
             if percent not in reported:
                 reported.add(percent)
@@ -149,7 +149,7 @@ def run_trial(
         report_new()
     report_new()
     write_status(out, trial.name, "failed" if reasons[-1] else "done", reasons[-1], **facts)
-    return trial_state(out, trial.name, plan)
+    return read_state(out, trial.name, plan)
 
 
 def percent_done(budget: str, *, images: int, seconds: float) -> int:
@@ -160,7 +160,7 @@ def percent_done(budget: str, *, images: int, seconds: float) -> int:
 
 
 def _train(config: Config, run: Path, log: Path, metric: str, origin: Mapping[str, Any]) -> str:
-    """Train in the folder `run`, scored by the `metric` at each checkpoint; return why it failed, or nothing."""
+    """Train in the folder `run`, scored by the `metric` at each checkpoint; return the reason of a failure or ""."""
     with open(log, "a", encoding="utf-8") as stream, redirect_stderr(stream), Display() as display:
         try:
             _wait_for_lock(run)
