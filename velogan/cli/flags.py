@@ -132,11 +132,16 @@ def show_help(arguments: Iterable[Argument], *, prog: str, description: str) -> 
 
 
 class _WrapEachLine(argparse.HelpFormatter):
-    """Wraps each line of the description by itself, except examples of commands."""
+    """Wraps each line of the description by itself, except examples of commands, and never within a flag."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines = text.splitlines()
-        return "\n".join(line if line.startswith("velogan ") else textwrap.fill(line, width) for line in lines)
+        return "\n".join(
+            line if line.startswith("velogan ") else "\n".join(self._split_lines(line, width)) for line in lines
+        )
 
 
 def _metavar(name: str, kind: Any) -> str:
