@@ -1,4 +1,4 @@
-"""What `benchmarks/epochs.py` measures."""
+"""`benchmarks/epochs.py`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from velogan.observe.progress import Display
 
 
 def configs(make: Callable[..., Config]) -> dict[str, Config]:
-    """Three presets' methods by tiny networks."""
+    """Return the methods of three presets with tiny networks."""
     engine = {"mode": "eager", "threads": 1}
     train = {"length": "200 epochs"}
-    made = {name: make(method=name, engine=engine, train=train) for name in ("cyclegan", "onepair")}
-    return {**made, "onepair-plus": made["onepair"].change(generator={"norm": "none"})}
+    built = {name: make(method=name, engine=engine, train=train) for name in ("cyclegan", "onepair")}
+    return {**built, "onepair-plus": built["onepair"].change(generator={"norm": "none"})}
 
 
 def test_each_method_trains_its_fraction_of_an_epoch(
@@ -53,6 +53,6 @@ def test_shows_the_paper_s_rows_first_and_marks_extrapolated_values():
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.5])
-def test_a_share_that_is_none_is_named(tiny_config: Callable[..., Config], fraction: float):
+def test_rejects_wrong_fractions(tiny_config: Callable[..., Config], fraction: float):
     with Display() as display, pytest.raises(ValueError, match=f"--fraction {fraction}: "):
         epochs.measure_epochs(configs(tiny_config), fraction=fraction, display=display)

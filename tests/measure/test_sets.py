@@ -1,4 +1,4 @@
-"""benchmarks/sets.py: what it makes of scores, and its whole way on a tiny set."""
+"""benchmarks/sets.py: its tables, its plot, and a complete run on a tiny set."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from benchmarks import sets
 from velogan.networks.pretrained import find_lite, install_command
 
 
-def _score(name: str, value: float, nothing: float | None, real: float | None, **more: Any) -> dict[str, Any]:
+def _score(name: str, value: float, unchanged: float | None, real: float | None, **more: Any) -> dict[str, Any]:
     return {
         "name": name,
         "value": value,
-        "baseline": nothing,
+        "baseline": unchanged,
         "real": real,
         "direction": "a2b",
         "weights": "ema",
     } | more
 
 
-def test_closed_is_between_doing_nothing_and_real_pictures() -> None:
+def test_closed_is_the_share_between_unchanged_and_real_images() -> None:
     scores = [
         _score("lite2_kid", 0.4, 1.0, 0.2),
         _score("lite2_kid", 0.9, 1.0, 0.2, weights="raw"),
@@ -37,19 +37,19 @@ def test_closed_is_between_doing_nothing_and_real_pictures() -> None:
         _score("retrieval", 0.97, 1.0, 0.5),
         _score("sliced_wasserstein", 0.1, 0.2, 0.1),
     ]
-    found = sets.figures(scores, {"a2b": 340, "b2a": 339})
-    assert found["a2b"].keys() == {"closed", "closed (SqueezeNet)", "share", "structure", "retrieval"}
-    assert found["a2b"]["retrieval"] == {"value": 0.97, "nothing": 1.0, "real": 0.5}
-    assert found["a2b"]["closed"]["value"] == pytest.approx(0.75)
-    assert found["a2b"]["closed (SqueezeNet)"]["value"] == pytest.approx(0.5)
-    assert found["a2b"]["share"] == {"value": 0.5, "nothing": 0.0, "real": 0.9}
-    assert found["b2a"] == {}
+    figures = sets.figures(scores, {"a2b": 340, "b2a": 339})
+    assert figures["a2b"].keys() == {"closed", "closed (SqueezeNet)", "share", "structure", "retrieval"}
+    assert figures["a2b"]["retrieval"] == {"value": 0.97, "nothing": 1.0, "real": 0.5}
+    assert figures["a2b"]["closed"]["value"] == pytest.approx(0.75)
+    assert figures["a2b"]["closed (SqueezeNet)"]["value"] == pytest.approx(0.5)
+    assert figures["a2b"]["share"] == {"value": 0.5, "nothing": 0.0, "real": 0.9}
+    assert figures["b2a"] == {}
 
 
-def test_the_table_has_a_row_for_each_direction_and_the_median_of_all() -> None:
-    def run(of: str, recipe: str, seed: int, a2b: float, b2a: float | None) -> dict[str, Any]:
+def test_the_table_has_rows_by_direction_and_the_median() -> None:
+    def run(set_name: str, recipe: str, seed: int, a2b: float, b2a: float | None) -> dict[str, Any]:
         ways = {"a2b": {"closed": {"value": a2b}}} | ({} if b2a is None else {"b2a": {"closed": {"value": b2a}}})
-        return {"set": of, "recipe": recipe, "seed": seed, "ways": ways}
+        return {"set": set_name, "recipe": recipe, "seed": seed, "ways": ways}
 
     runs = [run("maps", "fast", 0, 0.5, 0.7), run("maps", "fast", 1, 0.7, 0.9), run("faces", "fast", 0, 0.1, -0.2)]
     tables = sets.tabled([*runs, run("maps", "onepair", 0, 0.3, None)])
@@ -65,19 +65,19 @@ def test_the_table_has_a_row_for_each_direction_and_the_median_of_all() -> None:
     assert "| maps | A to B | 60 (50 to 70) | 30 |" in list(sets.markdown(tables))
 
 
-def test_a_drawing_has_a_dot_for_each_recipe_between_its_edges() -> None:
+def test_the_plot_has_a_dot_for_each_recipe() -> None:
     rows = {("maps", "a2b"): {"recipes": {"fast": [0.5, 0.7], "onepair": [-2.5]}}, ("maps", "b2a"): {"recipes": {}}}
     dots = re.findall(r'<rect x="([\d.]+)"[^>]*><title>(.+?)</title>', sets.drawing(rows))
-    assert [(float(x) + 5, words) for x, words in dots] == [
+    assert [(float(x) + 5, title) for x, title in dots] == [
         (pytest.approx(190 + 550 * 0.8), "fast: 60 (50 to 70)"),
-        (pytest.approx(190), "onepair: -250"),  # farther than the edge
+        (pytest.approx(190), "onepair: -250"),  # beyond the edge
     ]
     assert "maps, B to A" in sets.drawing(rows)
 
 
 @pytest.mark.soak
 @pytest.mark.skipif(find_lite("lite2") is None, reason=f"the judge is not here: {install_command('lite2')}")
-def test_the_whole_way_on_a_tiny_set(
+def test_runs_on_a_tiny_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = tmp_path / "plan.yaml"
@@ -91,7 +91,7 @@ def test_the_whole_way_on_a_tiny_set(
     )
     assert sets.main() == 0
     runs = json.loads((tmp_path / "out" / "sets.json").read_text())
-    assert [(one["set"], one["recipe"], one["images"]) for one in runs] == [("apples2oranges", "cyclegan", 2)]
+    assert [(run["set"], run["recipe"], run["images"]) for run in runs] == [("apples2oranges", "cyclegan", 2)]
     assert runs[0]["ways"].keys() == {"a2b", "b2a"}
     html = (tmp_path / "out" / "sets.html").read_text()
     assert html.count("<img ") == 1 + 2 * (2 + 2)  # two held-out pictures of each domain, and their translations

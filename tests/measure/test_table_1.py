@@ -1,4 +1,4 @@
-"""What `benchmarks/studies/table_1.py` measures."""
+"""`benchmarks/studies/table_1.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.studies import table_1
 from velogan.config import Config
 
 
-def test_the_paper_s_table_has_ours_beside_it(
+def test_compares_with_the_paper_s_table(
     monkeypatch: pytest.MonkeyPatch, tiny_config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setitem(table_1.CPU_MODES, "fast", {"mode": "eager"})
