@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from velogan.data.config import DataConfig
 from velogan.data.sets.loader import PairLoader, copy_to_device
-from velogan.engine.capture import CapturedStep, Recorder
+from velogan.engine.capture import CapturedStep
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
@@ -30,23 +30,10 @@ from velogan.store.checkpoint import load_state, save_checkpoint
 from ..domains import domain_in_memory
 
 SIDE, EPOCH = 16, 4
-
-
-class Again:
-    """Runs the work a few times, and at every replay once more into the first tensors."""
-
-    def __init__(self):
-        self.recordings = 0
-
-    def __call__(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
-        self.recordings += 1
-        losses = [work() for _ in range(3)][-1]
-
-        def replay() -> None:
-            for name, value in work().items():
-                losses[name].copy_(value)
-
-        return losses, replay
+RULES = (
+    "G_A:kind=sgd,momentum=0.9,lr=0.01,clip_norm=0.1,warmup=5 images",
+    "D_A:kind=adamw,weight_decay=0.1,clip_norm=0.01,schedule=exponential,every=3 images",
+)
 
 
 def _loader(*, resident: bool) -> PairLoader:
@@ -61,7 +48,8 @@ def _loader(*, resident: bool) -> PairLoader:
 
 def _batch(position: int) -> dict[str, Tensor]:
     random = torch.Generator().manual_seed(position)
-    return {side: torch.rand(1, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
+    images = {side: torch.rand(1, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
+    return images | {"uniform": torch.rand(6, 1, generator=random)}
 
 
 def _step(
@@ -81,18 +69,25 @@ def _step(
     return step, objective, nets
 
 
-def _captured(rules: tuple[str, ...] = ()) -> tuple[CapturedStep, dict[str, nn.Module], Again]:
-    (step, objective, nets), recorder = _step(rules=rules), Again()
-    return CapturedStep(step, state=objective.state, recorder=recorder), nets, recorder
+@pytest.fixture(params=["default", "rules"])
+def rules(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    return RULES if request.param == "rules" else ()
 
 
-def _trainer(*, captured: bool, recorder: Recorder | None = None, rules: tuple[str, ...] = ()) -> Trainer:
-    loader = _loader(resident=captured)
+@pytest.fixture
+def captured(rules: tuple[str, ...], recorder: Any) -> CapturedStep:
+    step, objective, _ = _step(rules=rules)
+    return CapturedStep(step, state=objective.state, recorder=recorder)
+
+
+def _trainer(recorder: Any = None, rules: tuple[str, ...] = ()) -> Trainer:
+    """A trainer whose step is captured by `recorder`, or plain."""
+    loader = _loader(resident=recorder is not None)
     step, objective, nets = _step({"train": loader.preprocess_on_device}, rules)
-    if not captured:
+    if recorder is None:
         make_capturable(step.optimizers)  # learning rates of the same type
     return Trainer(
-        CapturedStep(step, state=objective.state, recorder=recorder or Again()) if captured else step,
+        CapturedStep(step, state=objective.state, recorder=recorder) if recorder else step,
         {"train": loader},
         ema=EMA({"G_A": nets["G_A"]}, half_life=10, rampup=0.05),
         objective=objective,
@@ -106,20 +101,23 @@ def _run(trainer: Trainer, *, stop: int = 24) -> list[dict[str, float]]:
     """Trains six epochs or to `stop`, at a rate that falls with each epoch; the mean losses of every two steps."""
     rows: list[dict[str, float]] = []
 
-    def look(images: int) -> None:
+    def request_stop(images: int) -> None:
         trainer.stop_requested = images == stop
 
     hooks = [
-        Hook(parse_span("1 images"), look),
+        Hook(parse_span("1 images"), request_stop),
         Hook(parse_span("2 images"), lambda _: rows.append(trainer.stats.tick())),
     ]
     trainer.run(parse_length("6 epochs", images_per_epoch=EPOCH), hooks=hooks)
     return rows
 
 
-def _equal(one: Trainer, other: Trainer) -> bool:
-    pairs = zip(_values(one), _values(other), strict=True)
-    return all(torch.equal(mine, theirs) for mine, theirs in pairs)
+def _are_equal(*trainers: Trainer) -> bool:
+    return all(torch.equal(*pair) for pair in zip(*map(_values, trainers), strict=True))
+
+
+def _copies(nets: Iterable[nn.Module]) -> list[Tensor]:
+    return [value.detach().clone() for net in nets for value in net.parameters()]
 
 
 def _values(trainer: Trainer) -> list[Tensor]:
@@ -128,52 +126,39 @@ def _values(trainer: Trainer) -> list[Tensor]:
     return [value for net in nets for value in net.state_dict().values()] + moments
 
 
-RULES = (
-    "G_A:kind=sgd,momentum=0.9,lr=0.01,clip_norm=0.1,warmup=5 images",
-    "D_A:kind=adamw,weight_decay=0.1,clip_norm=0.01,schedule=exponential,every=3 images",
-)
-
-
-@pytest.mark.parametrize("rules", [(), RULES])
-def test_captured_steps_equal_plain_ones_bit_for_bit(rules: tuple[str, ...]):
-    plain, captured = (_trainer(captured=captured, rules=rules) for captured in (False, True))
-    start = [value.clone() for value in captured.nets["G_A"].parameters()]
+def test_captured_steps_equal_plain_ones_bit_for_bit(rules: tuple[str, ...], recorder: Any):
+    plain, captured = _trainer(rules=rules), _trainer(recorder, rules)
+    start = _copies([captured.nets["G_A"]])
     assert _run(captured) == _run(plain)
-    assert _equal(captured, plain)
+    assert _are_equal(captured, plain)
     assert not any(torch.equal(before, now) for before, now in zip(start, captured.nets["G_A"].parameters()))
 
 
-@pytest.fixture(scope="module")
-def unbroken() -> Trainer:
-    """A captured run of six epochs."""
-    torch.set_num_threads(1)
-    trainer = _trainer(captured=True)
-    _run(trainer)
-    return trainer
-
-
 @pytest.mark.parametrize(
-    ("before", "then", "after"), [(True, True, 4), (True, True, 5), (False, True, 4), (True, False, 5)]
+    ("first_captured", "second_captured", "stop"),
+    [(True, True, 4), (True, True, 5), (False, True, 4), (True, False, 5)],
 )
-def test_a_run_continues_bit_for_bit_captured_or_not(
-    before: bool, then: bool, after: int, unbroken: Trainer, tmp_path: Path
+def test_a_run_resumes_bit_for_bit_captured_or_not(
+    first_captured: bool, second_captured: bool, stop: int, recorder: Any, tmp_path: Path
 ):
-    first, second = _trainer(captured=before), _trainer(captured=then)
-    _run(first, stop=after)
+    unbroken = _trainer(recorder)
+    _run(unbroken)
+    first, second = (_trainer(recorder if captured else None) for captured in (first_captured, second_captured))
+    _run(first, stop=stop)
     nets = {role: net.state_dict() for role, net in first.nets.items()}
     folder = save_checkpoint(
-        tmp_path, images=after, networks={}, headers={}, state=first.state_dict(), clock=first.clock.state_dict()
+        tmp_path, images=stop, networks={}, headers={}, state=first.state_dict(), clock=first.clock.state_dict()
     )
     second.load_state_dict(load_state(folder)[0])
     for role, net in second.nets.items():
         net.load_state_dict(nets[role])
     second.ema.nets["G_A"].load_state_dict(first.ema.nets["G_A"].state_dict())
     _run(second)
-    assert _equal(second, unbroken)
+    assert _are_equal(second, unbroken)
 
 
 @pytest.mark.parametrize(
-    ("changed", "named"),
+    ("changed", "message"),
     [
         (
             {"A": torch.zeros(1, 3, SIDE, 2 * SIDE)},
@@ -183,90 +168,72 @@ def test_a_run_continues_bit_for_bit_captured_or_not(
         ({"mask": torch.zeros(1)}, r"followed by .* mask \(1,\) float32"),
     ],
 )
-def test_a_batch_of_another_shape_or_type_is_refused(changed: dict[str, Tensor], named: str):
-    step, nets, _ = _captured()
-    batch = _batch(0) | {"uniform": torch.rand(6, 1)}
-    step({"train": batch})
-    weights = [value.clone() for value in nets["G_A"].parameters()]
-    with pytest.raises(ValueError, match=rf"a captured step .*{named}.*: set engine.mode=eager"):
-        step({"train": batch | changed}, number=1)
-    assert all(torch.equal(before, now) for before, now in zip(weights, nets["G_A"].parameters()))
+@pytest.mark.parametrize("rules", [()])
+def test_rejects_batches_of_other_shapes_or_types(changed: dict[str, Tensor], message: str, captured: CapturedStep):
+    captured({"train": _batch(0)})
+    weights = _copies(captured.nets.values())
+    with pytest.raises(ValueError, match=rf"a captured step .*{message}.*: set engine.mode=eager"):
+        captured({"train": _batch(0) | changed}, number=1)
+    assert all(torch.equal(*pair) for pair in zip(weights, _copies(captured.nets.values())))
 
 
-@pytest.mark.parametrize("rules", [(), RULES])
-def test_a_break_within_a_replay_is_found_later_with_its_step_and_stops_updates(rules: tuple[str, ...]):
-    step, nets, _ = _captured(rules)
-    good = _batch(0) | {"uniform": torch.rand(6, 1)}
+def test_a_non_finite_replay_is_reported_later_with_its_step_and_stops_updates(captured: CapturedStep):
+    good = _batch(0)
     bad = good | {"A": torch.full_like(good["A"], float("nan"))}
-    for number, batch in enumerate([good, good, good, bad, good]):
-        if number == 3:
-            step.check()
-            weights = [value.clone() for value in nets["G_A"].parameters()]
-        step({"train": dict(batch)}, number=number)
+    for number in range(3):
+        captured({"train": dict(good)}, number=number)
+    captured.check()
+    weights = _copies(captured.nets.values())
+    for number, batch in enumerate([bad, good], start=3):
+        captured({"train": dict(batch)}, number=number)
     with pytest.raises(NonFiniteError) as caught:
-        step.check()
+        captured.check()
     assert (caught.value.phase, caught.value.number) == ("generator", 3)
     assert {"cycle_a", "total"} <= set(caught.value.names)
-    assert all(torch.equal(before, now) for before, now in zip(weights, nets["G_A"].parameters()))
+    assert all(torch.equal(*pair) for pair in zip(weights, _copies(captured.nets.values())))
 
 
 class _Operations(TorchDispatchMode):
     """Records the names of all operations."""
 
+    WAITING = frozenset(("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "_unique2"))
+    """Those that bring a number from the device to the host."""
+
     def __init__(self):
         super().__init__()
-        self.seen: set[str] = set()
+        self.names: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.add(func.overloadpacket.__name__)
+        self.names.add(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
 
 
-class _Silent(Again):
-    """Its replays do nothing."""
-
-    def __call__(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
-        return super().__call__(work)[0], lambda: None
-
-
-@pytest.mark.parametrize("rules", [(), RULES])
-def test_beside_the_replay_a_step_of_training_draws_and_copies_and_computes_nothing(rules: tuple[str, ...]):
-    trainer = _trainer(captured=True, recorder=_Silent(), rules=rules)
+def test_outside_of_the_replay_a_training_step_only_draws_and_copies(rules: tuple[str, ...], recorder: Any):
+    trainer = _trainer(lambda work: (recorder(work)[0], lambda: None), rules)  # replays do nothing
     batches = trainer.loaders["train"].batches(0)
-    for _ in range(EMA.EVERY):  # records what there is to record
+    for _ in range(EMA.EVERY):  # makes all recordings
         trainer._train_step({"train": next(batches)})
     with _Operations() as operations:
         for _ in range(EMA.EVERY):
             trainer._train_step({"train": next(batches)})
     batches.close()
-    assert operations.seen == {"rand", "slice", "copy_", "fill_"}
+    assert operations.names == {"rand", "slice", "copy_", "fill_"}
 
 
-class _NoWaiting(TorchDispatchMode):
-    """Refuses what would bring a number from the device to the host."""
-
-    WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "_unique2")
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        assert func.overloadpacket.__name__ not in self.WAITS
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("rules", [(), RULES])
-def test_nothing_of_a_replay_waits_for_the_device(rules: tuple[str, ...]):
-    step, _, _ = _captured(rules)
+def test_no_operation_of_a_replay_waits_for_the_device(captured: CapturedStep):
     for number in (0, 1):
-        step({"train": _batch(0) | {"uniform": torch.rand(6, 1)}}, number=number)
-    batch = _batch(1) | {"uniform": torch.rand(6, 1)}
-    with _NoWaiting():
+        captured({"train": _batch(0)}, number=number)
+    batch = _batch(1)
+    with _Operations() as operations:
         for number in (2, 3):
-            step({"train": dict(batch)}, number=number)
-    with pytest.raises(AssertionError), _NoWaiting():
-        step.check()
+            captured({"train": dict(batch)}, number=number)
+        assert not operations.names & _Operations.WAITING
+        captured.check()
+        assert operations.names & _Operations.WAITING
 
 
-def test_a_step_without_check_later_cannot_be_captured():
+def test_rejects_steps_that_wait_for_the_device(recorder: Any):
     step, objective, nets = _step()
     waiting = Step(step.phases, nets=nets, optimizers=step.optimizers)
     with pytest.raises(AssertionError):
-        CapturedStep(waiting, state=objective.state, recorder=Again())
+        CapturedStep(waiting, state=objective.state, recorder=recorder)

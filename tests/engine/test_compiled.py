@@ -7,28 +7,29 @@ import pytest
 import torch
 from torch import nn
 
-from velogan.engine import compiled as room
+from velogan.engine import compiled
 from velogan.engine.compiled import compile_network, find_missing_compiler
 
 
 @pytest.mark.filterwarnings("ignore")  # torch.compile's own
-def test_what_is_compiled_is_kept_where_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_compiled_code_is_cached_in_the_folder_or_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    assert compile_network(nn.Identity(), cache=tmp_path) is not None
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "elsewhere"))
-    compile_network(nn.Identity(), cache=tmp_path)
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "elsewhere")
+    for folder in (tmp_path, tmp_path / "elsewhere"):
+        compile_network(nn.Identity(), cache=tmp_path)
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder)
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "elsewhere"))
 
 
-def test_what_compiling_lacks_is_named(monkeypatch: pytest.MonkeyPatch):
-    found = {"g++": "/usr/bin/g++"}
+def test_names_the_missing_compiler(monkeypatch: pytest.MonkeyPatch):
+    programs = {"g++": "/usr/bin/g++"}
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(room.shutil, "which", found.get)
+    monkeypatch.setattr(compiled.shutil, "which", programs.get)
+    monkeypatch.setattr(compiled.importlib.util, "find_spec", lambda name: None)
     assert find_missing_compiler(torch.device("cpu")) == ""
-    monkeypatch.setattr(room.importlib.util, "find_spec", lambda name: None)
     assert find_missing_compiler(torch.device("cuda")) == "Triton"
-    found.clear()
+    programs.clear()
     assert find_missing_compiler(torch.device("cpu")) == "a C++ compiler"
     monkeypatch.setenv("CXX", "c++")
     assert find_missing_compiler(torch.device("cpu")) == ""
@@ -45,15 +46,15 @@ class _Scaled(nn.Module):
 
 @pytest.mark.filterwarnings("ignore")  # torch.compile's own
 def test_many_networks_of_one_class_are_all_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    made, plain = [], torch.compile
+    graphs, compile_by = [], torch.compile
 
-    def note(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
-        made.append(graph)
+    def record(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph)
         return graph
 
-    monkeypatch.setattr(torch, "compile", lambda net, **kwargs: plain(net, backend=note, **kwargs))
+    monkeypatch.setattr(torch, "compile", lambda net, **kwargs: compile_by(net, backend=record, **kwargs))
     nets = [compile_network(_Scaled(number), cache=tmp_path) for number in range(6)]
     for side in (2, 3):
         assert [float(net(torch.ones(side)).sum()) for net in nets] == [number * side for number in range(6)]
-    assert len(made) == 12
+    assert len(graphs) == 12
     torch._dynamo.reset()

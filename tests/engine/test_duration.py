@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from velogan.engine.duration import Duration, Length, Span, parse_length, parse_span
 
@@ -21,42 +21,35 @@ from velogan.engine.duration import Duration, Length, Span, parse_length, parse_
         (".5 Minutes", 0.5, "minutes"),
     ],
 )
-def test_parses(text: str, amount: float, unit: str):
+def test_parses_durations(text: str, amount: float, unit: str):
     assert parse_span(text) == Span(amount, unit)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
     "text", ["", "5", "epochs", "5 hours", "-5 images", "5 %%", "1e3 images", "5 imagery", "5 ep x"]
 )
-def test_refuses_what_is_no_duration_and_says_how_to_write_one(text: str):
+def test_rejects_text_that_is_not_a_duration(text: str):
     with pytest.raises(ValueError, match=r"is not a duration: write '500 images'"):
         parse_span(text)
 
 
-def test_refuses_nothing_and_a_share_of_itself():
+def test_rejects_zero_and_lengths_in_percent():
     with pytest.raises(ValueError, match="must be more than 0"):
         parse_span("0 images")
     with pytest.raises(ValueError, match=r"train\.length=50 %: a percentage is not a length"):
         parse_length("50 %", images_per_epoch=10)
 
 
-@pytest.mark.parametrize("text", ["1000000 images", "999999999999999.9 images", "0.00001 epochs", "0.1 percent"])
-def test_a_field_takes_long_and_short_runs_and_its_own_spelling(text: str):
-    assert TypeAdapter(Duration).validate_python(text) == text
-
-
-def test_a_field_is_kept_in_one_spelling():
-    field = TypeAdapter(Duration)
-    assert field.validate_python("5%") == field.validate_python("5.0 percent") == "5 percent"
-    with pytest.raises(ValidationError, match="is not a duration"):
-        field.validate_python("soon")
+@pytest.mark.parametrize("text", ["1000000 images", "999999999999999.9 images", "0.00001 epochs", "0.1 percent", "5%"])
+def test_a_field_has_one_spelling(text: str):
+    assert TypeAdapter(Duration).validate_python(text) == {"5%": "5 percent"}.get(text, text)
 
 
 @pytest.mark.parametrize(
     ("text", "passed"),
     [("100 images", 2.5), ("2 epochs", 2.5), ("10 %", 4.5), ("1 minutes", 185 / 60), ("250 images", 1)],
 )
-def test_a_span_counts_how_often_it_has_passed(text: str, passed: float):
+def test_counts_how_often_a_span_has_passed(text: str, passed: float):
     assert parse_span(text).passed(images=250, seconds=185.0, progress=0.45, images_per_epoch=50) == passed
 
 
@@ -66,6 +59,7 @@ def test_epochs_tick_once_an_epoch():
     assert [length.tick(images, 0.0) for images in (0, 39, 40, 79, 80, 99)] == [1, 1, 2, 2, 3, 3]
     assert length.progress(50, 1e9) == 0.5
     assert length.progress(120, 0.0) == 1.0
+    assert parse_length("0.01 epochs", images_per_epoch=10).total == 1
 
 
 @pytest.mark.parametrize("length", [Length(Span(400, "images"), 7), Length(Span(10, "minutes"), 7)])
@@ -76,7 +70,3 @@ def test_other_lengths_have_200_ticks(length: Length):
     assert length.ticks == 200
     assert [length.tick(*at(share)) for share in (0, 0.0025, 0.005, 0.5, 0.9975)] == [1, 1, 2, 101, 200]
     assert [length.progress(*at(share)) for share in (0, 0.25, 1, 2)] == [0, 0.25, 1, 1]
-
-
-def test_the_shortest_run_sees_an_image():
-    assert parse_length("0.01 epochs", images_per_epoch=10).total == 1
