@@ -1,4 +1,4 @@
-"""Activations that are computed twice: the same training, bit for bit, with less kept for the backward pass."""
+"""Recomputed activations: the same training, bit for bit, with fewer bytes saved for the backward pass."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from velogan.config import Config
 from velogan.kernels.norms import NormKernels
-from velogan.training.build import build_step
-from velogan.training.engine_settings import resolve_engine
 from velogan.training.forward import load_gemm
+
+from ..steps import build, random_batch
 
 NATIVE = {"kernels": "native", "precision": "fp32"}
 PLAIN = {"kernels": "plain", "precision": "bf16"}
@@ -35,8 +35,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-class _Kept:
-    """Counts the bytes that autograd keeps for a backward pass, each storage once."""
+class _Saved:
+    """Counts the bytes that autograd saves for a backward pass, each storage once."""
 
     def __init__(self) -> None:
         self.storages: dict[int, int] = {}
@@ -48,33 +48,27 @@ class _Kept:
         return tensor
 
 
-def _trained(config: Config) -> tuple[list[Tensor], int]:
-    """The weights after two steps, and the bytes kept in them."""
-    config = config.model_copy(update={"engine": resolve_engine(config)[0]})
-    side = config.data.crop_size
-    step, objective, nets = build_step(config, shape=(side, side))
-    random, kept = torch.Generator().manual_seed(1), _Kept()
-    with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
+def _train(config: Config) -> tuple[list[Tensor], int]:
+    """Return the weights after two steps, and the bytes saved in them."""
+    (step, objective, nets), random, saved = build(config), torch.Generator().manual_seed(1), _Saved()
+    with torch.autograd.graph.saved_tensors_hooks(saved, lambda tensor: tensor):
         for number in range(2):
-            batch = {letter: torch.rand(1, 3, side, side, generator=random) * 2 - 1 for letter in "AB"}
-            batch["uniform"] = torch.rand(objective.num_uniforms["train"], 1, generator=random)
+            batch = random_batch(random, objective, side=config.data.crop_size)
             torch.manual_seed(number)
             step({"train": batch}, number=number)
-    return [value.detach().clone() for net in nets.values() for value in net.state_dict().values()], sum(
-        kept.storages.values()
-    )
+    weights = [value.detach().clone() for net in nets.values() for value in net.state_dict().values()]
+    return weights, sum(saved.storages.values())
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_recomputed_activations_train_the_same(case: str, tiny_config: Callable[..., Config], kernels: NormKernels):
     if case == "winograd" and load_gemm("bf16") is None:
         pytest.skip("this CPU has no bfloat16 in its AVX-512")
-    sections = CASES[case]
-    config = tiny_config(**sections).change(engine={"threads": 1}, generator={"blocks": 3})
-    if "unet" in case:
-        config = tiny_config(**sections)
-    (plain, before), (lean, after) = (
-        _trained(config.change(engine={"checkpoint_activations": how})) for how in ("off", "on")
+    config = tiny_config(**CASES[case])
+    if "unet" not in case:
+        config = config.change(engine={"threads": 1}, generator={"blocks": 3})
+    (plain, plain_bytes), (recomputed, bytes_) = (
+        _train(config.change(engine={"checkpoint_activations": value})) for value in ("off", "on")
     )
-    assert all(torch.equal(one, other) for one, other in zip(plain, lean, strict=True))
-    assert after < 0.85 * before
+    assert all(torch.equal(*pair) for pair in zip(plain, recomputed, strict=True))
+    assert bytes_ < 0.85 * plain_bytes

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,72 +16,70 @@ def _value(net: nn.Module) -> Tensor:
     return next(net.parameters()).sum()
 
 
-class _Recorded:
-    """Two networks on two splits; it records what each phase saw."""
+def _loss(role: str) -> Callable[[Nets, Batch, PhaseCache], LossOutput]:
+    """Return a loss function: the weight of a network times the sum of A."""
 
-    def __init__(self):
-        self.seen: list[tuple[str, bool, bool, dict[str, float]]] = []
+    def loss(nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
+        total = _value(nets[role]) * batch["A"].sum()
+        return LossOutput(loss=total, logged={"part": total * 2})
 
-    def loss(self, name: str, role: str):
-        def phase_loss(nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-            frozen = [not next(nets[r].parameters()).requires_grad for r in ("G", "D")]
-            self.seen.append((name, *frozen, {key: float(value) for key, value in cache.items()}))  # pyright: ignore
-            total = _value(nets[role]) * batch["A"].sum()
-            return LossOutput(loss=total, logged={"part": total * 2}, cache={f"by {name}": total})
-
-        return phase_loss
+    return loss
 
 
-def _step(phases: list[Phase], **settings) -> tuple[Step, dict[str, nn.Module]]:
+def _step(phases: list[Phase], **options: Any) -> tuple[Step, dict[str, nn.Module]]:
     nets: dict[str, nn.Module] = {"G": nn.Linear(1, 1, bias=False), "D": nn.Linear(1, 1, bias=False)}
     for net in nets.values():
         nn.init.ones_(next(net.parameters()))
     optimizers = {phase.name: torch.optim.SGD(nets[phase.trains[0]].parameters(), lr=0.1) for phase in phases}
-    return Step(phases, nets=nets, optimizers=optimizers, options=StepOptions(**settings)), nets
+    return Step(phases, nets=nets, optimizers=optimizers, options=StepOptions(**options)), nets
 
 
-def test_phases_train_their_networks_in_order_and_carry_within_their_split():
-    recorded = _Recorded()
-    phases = [
-        Phase(name="first", trains=("G",), loss=recorded.loss("first", "G")),
-        Phase(name="search", trains=("G",), loss=recorded.loss("search", "G"), split="held out"),
-        Phase(name="second", trains=("D",), loss=recorded.loss("second", "D")),
-    ]
-    step, nets = _step(phases)
+def test_phases_train_their_networks_in_order_and_share_the_cache_of_their_split():
+    calls: list[tuple[str, bool, bool, dict[str, float]]] = []
+
+    def phase(name: str, role: str, split: str = "train") -> Phase:
+        def loss(nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
+            frozen = [not next(nets[role].parameters()).requires_grad for role in ("G", "D")]
+            calls.append((name, *frozen, {key: float(value) for key, value in cache.items()}))  # pyright: ignore
+            output = _loss(role)(nets, batch, cache)
+            return replace(output, cache={f"by {name}": output.loss})
+
+        return Phase(name=name, trains=(role,), loss=loss, split=split)
+
+    step, nets = _step([phase("first", "G"), phase("search", "G", "held out"), phase("second", "D")])
     batches = {"train": {"A": torch.ones(2)}, "held out": {"A": torch.ones(3)}}
     losses = step(batches, number=0)
-    assert [entry[:3] for entry in recorded.seen] == [
-        ("first", False, True),
-        ("search", False, True),
-        ("second", True, False),
+    assert calls == [
+        ("first", False, True, {}),
+        ("search", False, True, {}),
+        ("second", True, False, {"by first": 2.0}),  # the other split's cache stays there
     ]
-    assert [entry[3] for entry in recorded.seen] == [{}, {}, {"by first": 2.0}]  # no held-out cache reaches the others
     assert float(_value(nets["G"]).detach()) == torch.tensor(1 - 0.2 - 0.3).item()
     assert set(losses) == {f"{name}/{term}" for name in ("first", "search", "second") for term in ("part", "total")}
     assert float(losses["first/part"]) == 4.0
     assert not any(value.requires_grad for value in losses.values())
 
 
-def test_gradients_do_not_pile_up():
-    step, nets = _step([Phase(name="only", trains=("G",), loss=_Recorded().loss("only", "G"))])
+def test_gradients_do_not_accumulate_over_steps():
+    step, nets = _step([Phase(name="only", trains=("G",), loss=_loss("G"))])
     for _ in range(3):
         step({"train": {"A": torch.ones(1)}})
     torch.testing.assert_close(_value(nets["G"]), torch.tensor(0.7))
 
 
-def test_images_are_laid_out_and_convolutions_run_in_the_type_asked_for():
-    seen = {}
+def test_losses_get_channels_last_images_and_autocast():
+    observed = {}
 
     def loss(nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        seen["layout"] = batch["A"].is_contiguous(memory_format=torch.channels_last)
+        observed["channels last"] = batch["A"].is_contiguous(memory_format=torch.channels_last)
         out = nets["G"](torch.ones(1, 1))
-        seen["type"] = out.dtype
+        observed["type"] = out.dtype
         return LossOutput(loss=out.float().sum(), logged={})
 
     phases = [Phase(name="only", trains=("G",), loss=loss)]
     step, nets = _step(phases, autocast=torch.bfloat16, channels_last=True)
     step({"train": {"A": torch.zeros(1, 3, 4, 4), "uniform": torch.zeros(6, 1)}})
-    assert seen == {"layout": True, "type": torch.bfloat16}
+    assert observed == {"channels last": True, "type": torch.bfloat16}
     assert next(nets["G"].parameters()).dtype == torch.float32
 
 
@@ -89,27 +89,28 @@ def test_losses_call_the_forward_nets():
             super().__init__()
             self.weight = next(net.parameters())
 
-    made, nets = _step([Phase(name="only", trains=("G",), loss=_Recorded().loss("only", "G"))])
-    step = Step(made.phases, nets=nets, optimizers=made.optimizers, forward_nets={r: Twice(n) for r, n in nets.items()})
+    plain, nets = _step([Phase(name="only", trains=("G",), loss=_loss("G"))])
+    forward_nets = {role: Twice(net) for role, net in nets.items()}
+    step = Step(plain.phases, nets=nets, optimizers=plain.optimizers, forward_nets=forward_nets)
     step({"train": {"A": torch.ones(1)}})
     torch.testing.assert_close(_value(nets["G"]), torch.tensor(0.9))
 
 
-def test_a_runner_gets_the_parts_that_a_loss_calls_independent():
-    seen: list[int] = []
+def test_only_the_step_gives_branches_to_its_runner():
+    counts: list[int] = []
 
-    def backwards(parts: Sequence[Branch]) -> list[tuple[Tensor, ...]]:
-        seen.append(len(parts))
-        return [part() for part in reversed(parts)][::-1]
+    def run_in_reverse(branches: Sequence[Branch]) -> list[tuple[Tensor, ...]]:
+        counts.append(len(branches))
+        return [branch() for branch in reversed(branches)][::-1]
 
     def loss(nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         (first,), (second,) = run_branches(lambda: (_value(nets["G"]),), lambda: (3 * _value(nets["G"]),))
         return LossOutput(loss=first + second, logged={"first": first, "second": second})
 
-    for runner, runs in ((None, []), (backwards, [2])):
+    for runner, runs in ((None, []), (run_in_reverse, [2])):
         step, _ = _step([Phase(name="only", trains=("G",), loss=loss)], branch_runner=runner)
         losses = step({"train": {"A": torch.ones(1)}})
         assert (float(losses["only/first"]), float(losses["only/second"])) == (1.0, 3.0)
-        assert seen == runs
+        assert counts == runs
     run_branches(lambda: (), lambda: ())
-    assert seen == [2]  # the runner is the step's alone
+    assert counts == [2]

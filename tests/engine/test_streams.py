@@ -7,46 +7,43 @@ from torch import Tensor
 from velogan.engine.streams import StreamRunner
 
 pytestmark = pytest.mark.gpu
+CUDA = torch.device("cuda")
 
 
-def test_parts_have_streams_of_their_own_and_meet_on_the_current_one():
-    device = torch.device("cuda")
-    weight = (torch.eye(512, device=device) * 1.01).requires_grad_()
-    x = torch.rand(512, 512, device=device)
-    seen: list[torch.cuda.Stream] = []
+def test_branches_have_their_own_streams_and_join_the_current_one():
+    weight = (torch.eye(512, device=CUDA) * 1.01).requires_grad_()
+    x = torch.rand(512, 512, device=CUDA)
+    streams: list[torch.cuda.Stream] = []
 
-    def part(scale: float) -> tuple[Tensor, ...]:
-        seen.append(torch.cuda.current_stream())
+    def branch(scale: float) -> tuple[Tensor, ...]:
+        streams.append(torch.cuda.current_stream())
         y = x * scale
         for _ in range(30):
             y = y @ weight
         return y, y.mean()
 
-    def loss(given: list[tuple[Tensor, ...]]) -> list[Tensor]:
-        total = sum(value.square().mean() for tensors in given for value in tensors)
-        weight.grad = None
-        total.backward()  # pyright: ignore
+    def with_gradient(outputs: list[tuple[Tensor, ...]]) -> list[Tensor]:
+        values, weight.grad = [value for tensors in outputs for value in tensors], None
+        sum(value.square().mean() for value in values).backward()  # pyright: ignore
         assert weight.grad is not None
-        return [*(value for tensors in given for value in tensors), weight.grad]
+        return [*values, weight.grad]
 
-    expected = loss([part(0.5), part(2.0)])
-    seen.clear()
-    result = loss(StreamRunner(device)([lambda: part(0.5), lambda: part(2.0)]))
-    assert len({stream.cuda_stream for stream in [*seen, torch.cuda.current_stream()]}) == 3
-    for mine, theirs in zip(result, expected):
-        torch.testing.assert_close(mine, theirs)
+    expected = with_gradient([branch(0.5), branch(2.0)])
+    streams.clear()
+    result = with_gradient(StreamRunner(CUDA)([lambda: branch(0.5), lambda: branch(2.0)]))
+    assert len({stream.cuda_stream for stream in [*streams, torch.cuda.current_stream()]}) == 3
+    torch.testing.assert_close(result, expected)
 
 
-def test_casts_of_weights_are_not_shared_between_streams():
-    device = torch.device("cuda")
-    weight = torch.rand(64, 64, device=device, requires_grad=True)
-    cached: list[bool] = []
+def test_streams_share_no_casts_of_weights():
+    weight = torch.rand(64, 64, device=CUDA, requires_grad=True)
+    is_cached: list[bool] = []
 
-    def part() -> tuple[Tensor, ...]:
-        cached.append(torch.is_autocast_cache_enabled())
+    def branch() -> tuple[Tensor, ...]:
+        is_cached.append(torch.is_autocast_cache_enabled())
         return (weight @ weight,)
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        StreamRunner(device)([part, part])
-        cached.append(torch.is_autocast_cache_enabled())
-    assert cached == [False, False, True]
+        StreamRunner(CUDA)([branch, branch])
+        is_cached.append(torch.is_autocast_cache_enabled())
+    assert is_cached == [False, False, True]
