@@ -262,29 +262,19 @@ def test_translating_stays_on_the_device(recipe: str, fake_cuda: FakeTensorMode,
 
 
 FAULTS: dict[str, tuple[Callable[[Batch], Any], str]] = {
-    "a number for the host": (lambda batch: batch["A"].mean().item() and None, "_local_scalar_dense"),
-    "a choice by value": (lambda batch: {} if batch["A"].mean() > 0 else None, "_local_scalar_dense"),
+    "a value for the host": (lambda batch: batch["A"].mean().item() and None, "_local_scalar_dense"),
     "a shape by value": (lambda batch: {"A": batch["A"][batch["A"] > 0]}, "nonzero"),
-    "a copy to the host": (lambda batch: batch["A"].cpu() and None, "_to_copy.* between cpu and cuda:0"),
-    "a copy from the host": (
-        lambda batch: batch | {"A": batch["A"] + torch.ones(3, 1, 1).to(CUDA)},
-        "_to_copy.* between cpu and cuda:0",
-    ),
-    "a copy that does not wait": (
+    "a copy to the host": (
         lambda batch: batch["A"].to("cpu", non_blocking=True) and None,
         "_to_copy.* between cpu and cuda:0",
     ),
-    "a number of the host": (lambda batch: batch | {"A": batch["A"] * torch.ones(())}, "mul.* between cpu and cuda:0"),
-    "a tensor of the host": (
-        lambda batch: batch | {"A": batch["A"] + torch.ones(3, 1, 1)},
-        "two different devices cuda:0, cpu",
-    ),
+    "a tensor of the host": (lambda batch: {"A": batch["A"] * torch.ones(())}, "mul.* between cpu and cuda:0"),
     "another type": (lambda batch: batch | {"A": batch["A"].double()}, "double"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_found(fault: str, fake_cuda: FakeTensorMode):
+def test_detects_faults(fault: str, fake_cuda: FakeTensorMode):
     spoil, message = FAULTS[fault]
     with pytest.raises((AssertionError, RuntimeError), match=message):
         _train(_config("cyclegan"), spoil=spoil)

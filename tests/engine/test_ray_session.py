@@ -15,22 +15,21 @@ from velogan.engine.ray_session import ray_session
 ray = pytest.importorskip("ray", reason="the extra sweep is not installed")
 
 
-def test_a_ray_that_does_not_start_is_told_with_the_mend(monkeypatch: pytest.MonkeyPatch):
-    def init(**_asked: object) -> None:
-        raise Exception("The current node timed out during startup.")
+@pytest.mark.parametrize(
+    ("address", "error", "raised", "message"),
+    [
+        (None, Exception("timed out"), OSError, r"run the same command again \(timed out\)"),
+        ("10.0.0.1:1", ConnectionError("refused\nmore"), ValueError, r"--address 10.0.0.1:1: no Ray .* \(refused\)"),
+    ],
+)
+def test_reports_a_ray_that_does_not_start_or_answer(
+    address: str | None, error: Exception, raised: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+):
+    def init(**_: object) -> None:
+        raise error
 
     monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(OSError, match=r"run the same command again \(The current node timed out"), ray_session(None):
-        pass
-
-
-def test_an_address_without_a_ray_is_named(monkeypatch: pytest.MonkeyPatch):
-    def init(**_asked: object) -> None:
-        raise ConnectionError("nobody there\nmore")
-
-    monkeypatch.setattr(ray, "init", init)
-    said = r"--address 10.0.0.1:1: no Ray answers there \(nobody there\)"
-    with pytest.raises(ValueError, match=said), ray_session("10.0.0.1:1"):
+    with pytest.raises(raised, match=message), ray_session(address):
         pass
 
 

@@ -21,7 +21,7 @@ from velogan.engine.trainer import Hook, Trainer, step_seed, stop_on_signal
 
 
 class _Loader:
-    """Batches that hold the position they were asked for; an epoch is ten images."""
+    """Loads batches filled with their position; an epoch is ten images."""
 
     def __init__(self, size: int):
         self.size, self.closed = size, False
@@ -39,7 +39,7 @@ class _Loader:
 
 
 class _Step:
-    """Remembers what it was called with; its loss is the images seen."""
+    """Records its calls; its loss is the position of the batch."""
 
     def __init__(self):
         self.nets: Mapping[str, nn.Module] = {"G_A": nn.Linear(1, 1)}
@@ -47,8 +47,8 @@ class _Step:
         self.optimizers: Mapping[str, torch.optim.Optimizer] = {"generator": torch.optim.Adam([group])}
         self.scale: LossScale | None = None
         self.calls: list[SimpleNamespace] = []
-        self.broken: set[int] = set()
-        self.late: NonFiniteError | None = None
+        self.nonfinite_at: int | None = None
+        self.deferred_error: NonFiniteError | None = None
 
     def __call__(
         self, batches: Any, *, number: int = 0, post_step_hooks: Sequence[PostStepHook] = ()
@@ -58,7 +58,7 @@ class _Step:
         lr = self.optimizers["generator"].param_groups[0]["lr"]
         call = SimpleNamespace(position=position, number=number, uniform=batch["uniform"], lr=lr, drawn=torch.rand(1))
         self.calls.append(call)
-        if number in self.broken:
+        if number == self.nonfinite_at:
             raise NonFiniteError("generator", ["total"], number=number)
         losses = {"generator/adversarial": torch.tensor(0.0), "generator/total": torch.tensor(position)}
         for hook in post_step_hooks:
@@ -66,8 +66,8 @@ class _Step:
         return losses
 
     def check(self) -> None:
-        if self.late is not None:
-            raise self.late
+        if self.deferred_error is not None:
+            raise self.deferred_error
 
 
 def build_trainer(size: int = 1, **schedule: Any) -> Trainer:
@@ -89,10 +89,9 @@ def _run(trainer: Trainer, length: str, hooks: list[Hook]) -> None:
 
 
 def test_hooks_are_called_by_interval_and_at_the_end():
-    trainer, seen = build_trainer(size=2), {"images": [], "percent": [], "epochs": [], "long": []}
-    intervals = {"images": "6 images", "percent": "50 %", "epochs": "1.2 epochs", "long": "99 minutes"}
-    _run(trainer, "26 images", [Hook(parse_span(text), seen[name].append) for name, text in intervals.items()])
-    assert seen == {"images": [6, 12, 18, 24, 26], "percent": [14, 26], "epochs": [12, 24, 26], "long": [26]}
+    trainer, images = build_trainer(size=2), {"6 images": [], "50 %": [], "1.2 epochs": [], "99 minutes": []}
+    _run(trainer, "26 images", [Hook(parse_span(every), images[every].append) for every in images])
+    assert list(images.values()) == [[6, 12, 18, 24, 26], [14, 26], [12, 24, 26], [26]]
 
 
 def test_each_step_gets_its_batch_its_number_and_its_own_randomness():
@@ -107,39 +106,42 @@ def test_each_step_gets_its_batch_its_number_and_its_own_randomness():
     assert trainer.loaders["train"].closed  # pyright: ignore
 
 
-def test_an_end_asked_for_within_a_hook_still_calls_the_last_hooks():
+def test_a_stop_requested_by_a_hook_still_calls_the_last_hooks():
     trainer, saved = build_trainer(), []
-
-    def stop(images: int) -> None:
-        trainer.stop_requested = True
-
-    _run(trainer, "100 images", [Hook(parse_span("5 images"), stop), Hook(parse_span("50 images"), saved.append)])
+    stop = Hook(parse_span("5 images"), lambda _: setattr(trainer, "stop_requested", True))
+    _run(trainer, "100 images", [stop, Hook(parse_span("50 images"), saved.append)])
     assert saved == [trainer.images]
 
 
 def test_a_finished_run_takes_no_step():
-    trainer, seen = build_trainer(), []
+    trainer, called = build_trainer(), []
     trainer.images = 8
-    _run(trainer, "8 images", [Hook(parse_span("1 images"), seen.append)])
-    assert trainer.images == 8
-    assert not trainer.step.calls  # pyright: ignore
-    assert seen == []
+    _run(trainer, "8 images", [Hook(parse_span("1 images"), called.append)])
+    assert (trainer.images, trainer.step.calls, called) == (8, [], [])  # pyright: ignore
 
 
-def test_the_schedule_moves_at_the_start_of_each_epoch():
-    trainer = build_trainer(kind="step", gamma=0.5, every="1 epochs")
-    trainer.run(parse_length("3 epochs", images_per_epoch=10))
-    assert [call.lr for call in trainer.step.calls] == 10 * [1.0] + 10 * [0.5] + 10 * [0.25]  # pyright: ignore
+@pytest.mark.parametrize(
+    ("schedule", "length", "rates"),
+    [
+        (
+            {"kind": "step", "gamma": 0.5, "every": "1 epochs"},
+            "30 images",
+            [0.5 ** (images // 10) for images in range(0, 30, 2)],
+        ),
+        (
+            {"kind": "exponential", "gamma": 0.5, "every": "10 images", "warmup": "50 %"},
+            "16 images",
+            [min(images / 8, 1.0) * 0.5 ** (images / 10) for images in range(0, 16, 2)],
+        ),
+    ],
+)
+def test_rates_follow_the_schedule(schedule: dict[str, Any], length: str, rates: list[float]):
+    trainer = build_trainer(size=2, **schedule)
+    _run(trainer, length, [])
+    assert [call.lr for call in trainer.step.calls] == pytest.approx(rates)  # pyright: ignore
 
 
-def test_spans_of_the_schedule_move_the_rate_with_each_step():
-    trainer = build_trainer(size=2, kind="exponential", gamma=0.5, every="10 images", warmup="50 %")
-    _run(trainer, "16 images", [])
-    expected = [min(images / 8, 1.0) * 0.5 ** (images / 10) for images in range(0, 16, 2)]
-    assert [call.lr for call in trainer.step.calls] == pytest.approx(expected)  # pyright: ignore
-
-
-def test_the_average_is_updated_every_eighth_step_wherever_the_run_began():
+def test_updates_the_average_every_eighth_step_also_after_a_resume():
     trainer, decays, updates = build_trainer(size=2), [], []
     trainer.ema.set_decay = lambda images: decays.append(images)
     trainer.ema.on_step_end = lambda losses: updates.append(trainer.images)
@@ -184,24 +186,20 @@ def test_a_signal_lets_the_step_finish_and_a_later_second_one_interrupts(
             signal.signal(one, handler)
 
 
-def test_a_broken_step_stops_the_run_and_no_hook_sees_it():
-    trainer, seen = build_trainer(size=2), []
-    trainer.step.broken = {3}  # pyright: ignore
+def test_a_non_finite_step_ends_the_run_before_any_hook():
+    trainer, called = build_trainer(size=2), []
+    trainer.step.nonfinite_at = 3  # pyright: ignore
     with pytest.raises(NonFiniteError) as caught:
-        _run(trainer, "20 images", [Hook(parse_span("2 images"), seen.append)])
-    assert seen == [2, 4, 6]
+        _run(trainer, "20 images", [Hook(parse_span("2 images"), called.append)])
+    assert called == [2, 4, 6]
     assert str(caught.value) == "not a finite number in step 3 (6 images seen), phase generator: total"
     assert trainer.loaders["train"].closed  # pyright: ignore
 
 
-def test_a_break_found_later_stops_the_run_before_any_hook():
-    trainer, seen = build_trainer(size=2), []
-    trainer.step.late = NonFiniteError("generator", ["gradients"], number=1)  # pyright: ignore
+@pytest.mark.parametrize("intervals", [("8 images",), ()])
+def test_a_deferred_error_ends_the_run_before_any_hook_or_at_its_end(intervals: tuple[str, ...]):
+    trainer, called = build_trainer(size=2), []
+    trainer.step.deferred_error = NonFiniteError("generator", ["gradients"], number=1)  # pyright: ignore
     with pytest.raises(NonFiniteError) as caught:
-        _run(trainer, "20 images", [Hook(parse_span("8 images"), seen.append)])
-    assert (seen, trainer.images) == ([], 8)
-    assert caught.value.images == 2
-    trainer = build_trainer()
-    trainer.step.late = caught.value  # pyright: ignore
-    with pytest.raises(NonFiniteError):
-        _run(trainer, "3 images", [])  # without hooks, at the end
+        _run(trainer, "20 images", [Hook(parse_span(every), called.append) for every in intervals])
+    assert (called, trainer.images, caught.value.images) == ([], 8 if intervals else 20, 2)
