@@ -21,7 +21,7 @@ from velogan.types import Decision, Direction, Letter, Nets, domains_of
 class Spec:
     """Architecture of all networks of a run.
 
-    `discriminators`: those of the fakes of each direction. `channels`: number of channels of the images, by domain.
+    `discriminators`: by the direction whose translations they classify. `channels`: of the images, by domain.
     """
 
     generators: Mapping[Direction, GeneratorConfig]

@@ -21,7 +21,7 @@ from velogan.types import Batch, Decision, Direction, Letter, Nets, domains_of
 
 
 class CycleGAN(ImageGAN):
-    """Generators G_A (A to B) and G_B (B to A); discriminators D_A of domain B, D_B of domain A; images a and b."""
+    """Generators G_A (A to B) and G_B (B to A), and discriminators D_A (of domain B) and D_B (of domain A)."""
 
     kind = "cyclegan"
     summary = "two generators and two discriminators, cycle and identity consistency"

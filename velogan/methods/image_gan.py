@@ -133,9 +133,9 @@ class ImageGANObjective:
         for direction in DIRECTIONS:
             self.slots.add(f"pool {direction.letter}", 2)
         self.slots.add("unused", 2)  # so that a seed gives the same augmentation as before
-        for use in ("generator", "fake", "real"):
+        for purpose in ("generator", "fake", "real"):
             for direction in DIRECTIONS:
-                self.slots.add(f"augment {use} {direction.letter}", self.augmenter.num_uniforms)
+                self.slots.add(f"augment {purpose} {direction.letter}", self.augmenter.num_uniforms)
         if self.source_as_fake_fraction:
             for direction in DIRECTIONS:
                 self.slots.add(f"source as fake {direction.letter}", 1)
@@ -186,12 +186,12 @@ class ImageGANObjective:
             }
 
     def augment_for_discriminator(
-        self, direction: DirectionSpec, images: Tensor, batch: Batch, use: Literal["generator", "fake", "real"]
+        self, direction: DirectionSpec, images: Tensor, batch: Batch, purpose: Literal["generator", "fake", "real"]
     ) -> Tensor:
         """Augment images for a discriminator: fakes for the generator's loss, fakes or real images for its own."""
         if not self.augmenter.kinds:
             return images
-        return self.augmenter(images, self.slots.rows(batch, f"augment {use} {direction.letter}"))
+        return self.augmenter(images, self.slots.rows(batch, f"augment {purpose} {direction.letter}"))
 
 
 def sum_terms(terms: dict[str, Tensor]) -> Tensor:

@@ -120,7 +120,7 @@ _DEFAULT_OPERATIONS: dict[Kind, str] = {"e": "conv3", "r": "conv3", "d": "transp
 def default_operations(
     kinds: Sequence[Kind], *, space: Space = "paper", discriminator: bool = False
 ) -> tuple[str, ...]:
-    """Return the operations that equal CycleGAN's networks for these kinds."""
+    """Return operations, one of each of `kinds`, with which cells resemble CycleGAN's networks."""
     names = [("conv4" if discriminator and kind == "e" else _DEFAULT_OPERATIONS[kind]) for kind in kinds]
     if space == "code" and not discriminator:
         names[0] = names[-1] = "conv7"
@@ -170,10 +170,10 @@ def build_operation(name: str, slot: Slot) -> nn.Module:
     kind, c_in, c_out, bias, _ = slot
     if name in CONVOLUTION_GEOMETRY:
         kernel, dilation, before = CONVOLUTION_GEOMETRY[name]
-        make = DilatedConv2d if dilation > 1 else nn.Conv2d
+        convolution_class = DilatedConv2d if dilation > 1 else nn.Conv2d
         if kind == "e":
-            return make(c_in, c_out, kernel, stride=2, padding=before, dilation=dilation, bias=bias)
-        convolution = make(c_in, c_out, kernel, dilation=dilation, bias=bias)
+            return convolution_class(c_in, c_out, kernel, stride=2, padding=before, dilation=dilation, bias=bias)
+        convolution = convolution_class(c_in, c_out, kernel, dilation=dilation, bias=bias)
         return nn.Sequential(nn.ReflectionPad2d(before), convolution)
     if name == "transposed3":
         return nn.ConvTranspose2d(c_in, c_out, 3, stride=2, padding=1, output_padding=1, bias=bias)

@@ -123,7 +123,7 @@ class DilatedConv2d(nn.Conv2d):
 
 
 def contiguous_for_dilated_grad(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both in a memory layout in which torch computes a correct gradient of their dilated convolution.
+    """Return both tensors in a memory layout in which the gradient of their dilated convolution is correct.
 
     On CPUs torch's gradient of the weights (2.13, bfloat16, channels-last) reads beyond its memory if the number of
     input channels is not a multiple of 16: NaN, or a crash (benchmarks/LOG.md).

@@ -70,7 +70,7 @@ class MaskGenerator(nn.Module):
     """
 
     forward_kind: ClassVar[ForwardKind] = "mask"
-    around: ClassVar[int] = 2 * FILTER_RADIUS + DETAIL_REACH
+    extra_radius: ClassVar[int] = 2 * FILTER_RADIUS + DETAIL_REACH
     """Pixels that this adds to the receptive radius of `net`: both means of `guided_filter`, `suppress_fine_detail`."""
 
     def __init__(self, net: nn.Module, *, multiple: int | None = None):
@@ -164,7 +164,7 @@ class KeepGenerator(MaskGenerator):
     """
 
     forward_kind: ClassVar[ForwardKind] = "mask"
-    around: ClassVar[int] = DETAIL_REACH
+    extra_radius: ClassVar[int] = DETAIL_REACH
 
     def forward(self, x: Tensor) -> Tensor:
         outputs = self.net(x)

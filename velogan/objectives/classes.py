@@ -1,4 +1,4 @@
-"""Semantic consistency: translations keep the classes of their inputs, by a segmenter trained along on label maps.
+"""Semantic consistency: a segmenter, trained at the same time, penalises translations that change classes.
 
 CyCADA, "Cycle-Consistent Adversarial Domain Adaptation" (Hoffman et al. 2018), equation 4. There the segmenter is
 trained beforehand on the labelled domain and predicts the inputs' classes; here label maps replace predictions.

@@ -130,6 +130,6 @@ def sample_locations(uniform: Tensor, total: int) -> Tensor:
 
 
 def gather_at(features: Tensor, locations: Tensor) -> Tensor:
-    """Return the features `(B, n, C)` of maps `(B, C, H, W)` at `locations`, `(B, n)` pixel numbers row by row."""
+    """Return the features `(B, n, C)` of maps `(B, C, H, W)` at `locations`, flat pixel indices `(B, n)`."""
     pixels = features.permute(0, 2, 3, 1).flatten(1, 2)
     return pixels.gather(1, locations[:, :, None].expand(-1, -1, pixels.shape[2]))

@@ -1,4 +1,4 @@
-"""Loss terms on annotations in the phase that trains the generators; here for masks of what may change."""
+"""Loss terms on annotations in the phase that trains the generators, and the one on masks."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class FakePool(nn.Module):
 
     @torch.no_grad()
     def forward(self, new: Tensor, uniform: Tensor) -> Tensor:
-        """Exchange images `new`, `(B, C, H, W)`, by numbers `uniform`, `(2, B)` in [0, 1): swap or not, and which."""
+        """Store and return images, `(B, C, H, W)` each; `uniform`, `(2, B)` in [0, 1), decides on swaps and slots."""
         if self.size == 0:
             return new
         return torch.cat([self._exchange(image, draws) for image, draws in zip(new.split(1), uniform.unbind(1))])

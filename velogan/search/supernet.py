@@ -29,7 +29,7 @@ ALPHA_DEVIATION = 1e-3
 
 
 def is_searched(config: GeneratorConfig | DiscriminatorConfig) -> bool:
-    """Return whether a search chooses the operations of this network: its cells have none set."""
+    """Return whether a search chooses the operations of this network: it has cells, and none are set."""
     return config.network == "cells" and not config.operations
 
 
@@ -119,7 +119,7 @@ def detach_arch_parameters(net: nn.Module) -> ArchitectureWeights:
 
 
 def attach_arch_parameters(net: nn.Module, architecture: ArchitectureWeights) -> None:
-    """Make a supernet whose architecture weights were detached use these."""
+    """Make a supernet use these architecture weights in place of its own."""
     for number, mixed in enumerate(mixtures(net).values()):
         mixed.architecture = (architecture,)
         object.__setattr__(mixed, "alpha", architecture.alpha[number])  # not registered
@@ -202,7 +202,7 @@ def _upsample(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
 
 
 def _taps(name: str, radius: int) -> slice:
-    """Return the rows, and columns, of a kernel's taps within a kernel of `radius`."""
+    """Return the indices, in both axes, of an operation's taps within a kernel of `radius`."""
     kernel, dilation, before = CONVOLUTION_GEOMETRY[name]
     return slice(radius - before, radius - before + (kernel - 1) * dilation + 1, dilation)
 

@@ -99,7 +99,7 @@ def receptive_radius(net: nn.Module) -> int:
             total += scale * (layer.kernel_size - 1)  # pyright: ignore[reportOperatorIssue]
             scale *= layer.stride  # pyright: ignore[reportOperatorIssue]
         elif isinstance(layer, MaskGenerator):
-            total += layer.around
+            total += layer.extra_radius
     return math.ceil(total)
 
 
