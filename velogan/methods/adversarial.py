@@ -49,7 +49,7 @@ class Adversarial(Method):
         batched: bool,
         weights: Tensor | None = None,
     ) -> Tensor:
-        """Return a discriminator's loss: the mean of those on real images and on fakes. `batched`: see `batched_forward`.
+        """Return a discriminator's loss: the mean for real images and fakes. `batched`: see `batched_forward`.
 
         `weights`: those of fakes, for heads on pretrained features. The PatchGAN, which comes last, has none.
         """
