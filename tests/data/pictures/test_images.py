@@ -251,6 +251,16 @@ def test_an_animation_gives_its_first_frame() -> None:
         assert kind == "MPO" or np.abs(read.alpha.astype(int) - alpha).max() <= 4, kind  # pyright: ignore
 
 
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF", "AVIF"])
+def test_rejects_a_truncated_animation(kind: str) -> None:
+    frames = [Image.fromarray(values(48, 48, 3, seed=index)) for index in range(8)]
+    data = pillow(frames[0], kind, save_all=True, append_images=frames[1:])
+    assert decode(data).metadata.frames == 8
+    for share in (0.4, 0.7, 0.95):
+        with pytest.raises(ValueError, match=r"."):
+            decode(data[: int(len(data) * share)])
+
+
 @pytest.mark.parametrize("saying", [{"metadata": None}, {}, {"imagej": True}, {"ome": True}, {"compression": "zlib"}])
 def test_rejects_a_stack_whose_last_pages_are_missing(saying: dict) -> None:
     data = tiff(values(6, 32, 32), photometric="minisblack", **saying)
