@@ -24,7 +24,7 @@ from velogan.store.checkpoint import list_checkpoints, load_state, load_weights
 from velogan.training import run
 from velogan.training.nodes import run as apart
 from velogan.training.nodes.node import Node, Order, Report
-from velogan.training.nodes.remote_step import Advance
+from velogan.training.nodes.remote_step import ExecuteOrders
 from velogan.training.nodes.run import distributed_modules, start_actors, train_on_nodes
 from velogan.training.session import Result
 
@@ -32,41 +32,41 @@ Started = Callable[..., Any]
 
 
 @contextmanager
-def in_turn(nodes: Mapping[str, Any], **_: Any) -> Iterator[Advance]:
+def in_turn(nodes: Mapping[str, Any], **_: Any) -> Iterator[ExecuteOrders]:
     """All nodes in this process, one after the other."""
     made = {name: Node(*given) for name, given in nodes.items()}
-    yield lambda orders: {name: made[name].advance(order) for name, order in orders.items()}
+    yield lambda orders: {name: made[name].execute(order) for name, order in orders.items()}
 
 
 @contextmanager
-def losing(nodes: Mapping[str, Any], *, name: str, at: int, **_: Any) -> Iterator[Advance]:
+def losing(nodes: Mapping[str, Any], *, name: str, at: int, **_: Any) -> Iterator[ExecuteOrders]:
     """As `in_turn`; the process of the node `name` is replaced by a new one before the first order beyond `at`."""
     made = {one: Node(*given) for one, given in nodes.items()}
     lost: list[int] = []
 
-    def advance(orders: Mapping[str, Order]) -> dict[str, Report]:
-        if name in orders and orders[name].until > at and not lost:
-            lost.append(orders[name].until)
+    def execute(orders: Mapping[str, Order]) -> dict[str, Report]:
+        if name in orders and orders[name].target_images > at and not lost:
+            lost.append(orders[name].target_images)
             made[name] = Node(*nodes[name])
-        return {one: made[one].advance(order) for one, order in orders.items()}
+        return {one: made[one].execute(order) for one, order in orders.items()}
 
-    yield advance
+    yield execute
     assert lost
 
 
 @contextmanager
-def killing(nodes: Mapping[str, Any], *, name: str, at: int, **asked: Any) -> Iterator[Advance]:
+def killing(nodes: Mapping[str, Any], *, name: str, at: int, **asked: Any) -> Iterator[ExecuteOrders]:
     """Nodes under Ray; the process of the node `name` is killed before the first order beyond `at`."""
     import ray
 
-    with start_actors(nodes, address=None, **asked) as advance:
+    with start_actors(nodes, address=None, **asked) as execute:
         killed: list[str] = []
 
         def kill_first(orders: Mapping[str, Order]) -> Mapping[str, Report]:
-            if orders[name].until > at and not killed:
+            if orders[name].target_images > at and not killed:
                 killed.append(name)
                 ray.kill(ray.get_actor(name), no_restart=False)
-            return advance(orders)
+            return execute(orders)
 
         yield kill_first
         assert killed
@@ -199,7 +199,7 @@ def test_a_killed_process_of_ray_is_a_lost_node(tiny, tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"method": {"kind": "onepair", "stage": "autoencoder"}}, "one module here, autoencoder.*leave it out"),
+        ({"method": {"kind": "onepair", "stage": "autoencoder"}}, "only one module, autoencoder: remove it"),
         ({"train": {"exchange_every": "5 %"}}, "not in images or epochs: write '50 images'"),
     ],
 )

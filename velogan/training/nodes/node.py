@@ -1,4 +1,4 @@
-"""A node: a process that trains the networks of one module on request, with copies of the others."""
+"""A node: a process that trains the networks of one module on request, with copies of the other networks."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class ModuleState:
-    """All that a node trains: weights and averages by role, and the state of its trainer (`Trainer.state_dict`)."""
+    """The state of a module: its weights and averages by role, and `Trainer.state_dict` of its trainer."""
 
     nets: Mapping[str, Weights]
     averages: Mapping[str, Weights]
     trainer: Mapping[str, Any]
 
     @classmethod
-    def of(cls, trainer: Trainer, roles: Sequence[str]) -> ModuleState:
+    def copy_from(cls, trainer: Trainer, roles: Sequence[str]) -> ModuleState:
         """Copy the state of `roles` from `trainer`."""
         averages = {role: trainer.ema.nets[role] for role in roles if role in trainer.ema.nets}
         nets = {role: trainer.nets[role] for role in roles}
@@ -41,34 +41,39 @@ class ModuleState:
 
 @dataclass(frozen=True)
 class Order:
-    """Train until `until` images are seen, in a run of this `length` that has lasted `seconds`.
+    """An order to train.
 
-    `nets` and `objective` (the objective's state) are there after an exchange. A new process gets `own`, too.
+    target_images: number of images seen at which the node stops
+    length: of the run
+    seconds: that the run has lasted
+    nets, objective: all weights and the objective's state, after an exchange
+    module: the state of the node's own module, for a new process
     """
 
-    until: int
+    target_images: int
     length: Length
     seconds: float
     nets: Mapping[str, Weights] | None = None
     objective: Weights | None = None
-    own: ModuleState | None = None
+    module: ModuleState | None = None
 
 
 @dataclass(frozen=True)
 class Report:
-    """The result of an order: means of the losses since the last report, and the state of the module.
+    """The result of an order.
 
-    `state` is None if the process is new and has none, so that it did nothing, or if values were not finite; then
-    `broken` has the phase, the names and the number of the step.
+    losses: means since the last report
+    state: of the module; None if the process is new and lacks it, so that it did nothing, or on a non-finite value
+    nonfinite: phase, names and step number of a non-finite value
     """
 
     losses: Mapping[str, float]
     state: ModuleState | None
-    broken: tuple[str, Sequence[str], int] | None = None
+    nonfinite: tuple[str, Sequence[str], int] | None = None
 
 
 class PacedContext(DistributedContext):
-    """A single process that stops after this many `steps`, at `seconds` of the run."""
+    """A single process that stops after `steps` steps; the clock is that of the process that keeps the run folder."""
 
     steps, seconds = 0, 0.0
 
@@ -78,9 +83,10 @@ class PacedContext(DistributedContext):
 
 
 class Node:
-    """The trainer of a phase and its networks, `roles`, in a process of its own.
+    """The trainer of a phase and its networks, `roles`, in its own process.
 
-    `digests` are those of the images of A and B. `threads` count if `config` sets none.
+    digests: of the images of A and B on the host of the run folder
+    threads: number of CPU threads if `config` sets none
     """
 
     def __init__(self, config: Config, phase: str, roles: Sequence[str], digests: Sequence[str], threads: int = 0):
@@ -92,29 +98,29 @@ class Node:
             raise ValueError(
                 f"data.path (--data): {socket.gethostname()} needs the images of the host of the run folder"
             )
-        self._roles, self._paced, self._has_state = roles, PacedContext(), False
-        self._trainer = build_trainer(config, data, distributed=self._paced, active_phases=[phase])
+        self._roles, self._context, self._has_state = roles, PacedContext(), False
+        self._trainer = build_trainer(config, data, distributed=self._context, active_phases=[phase])
 
-    def advance(self, order: Order) -> Report:
-        """Carry out `order`."""
-        trainer, own = self._trainer, order.own
-        if own is None and not self._has_state:
+    def execute(self, order: Order) -> Report:
+        """Train as `order` says."""
+        trainer, module = self._trainer, order.module
+        if module is None and not self._has_state:
             return Report({}, None)
         if order.nets is not None and order.objective is not None:
             load_weights(trainer.nets, order.nets)
             trainer.state.load_state_dict(order.objective)
-        if own is not None:
-            load_weights(trainer.nets, own.nets)
-            load_weights(trainer.ema.nets, own.averages)
-            trainer.load_state_dict(own.trainer)
+        if module is not None:
+            load_weights(trainer.nets, module.nets)
+            load_weights(trainer.ema.nets, module.averages)
+            trainer.load_state_dict(module.trainer)
             self._has_state = True
-        self._paced.steps = -(-(order.until - trainer.images) // trainer.batch_size)
-        self._paced.seconds = order.seconds
+        self._context.steps = -(-(order.target_images - trainer.images) // trainer.batch_size)
+        self._context.seconds = order.seconds
         try:
             trainer.run(order.length)
         except NonFiniteError as error:
             return Report(trainer.stats.tick(), None, (error.phase, list(error.names), error.number))
-        return Report(trainer.stats.tick(), ModuleState.of(trainer, self._roles))
+        return Report(trainer.stats.tick(), ModuleState.copy_from(trainer, self._roles))
 
 
 def copy_weights(nets: Nets) -> dict[str, Weights]:

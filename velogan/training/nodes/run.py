@@ -1,4 +1,4 @@
-"""Start a run whose modules are trained by one node each: Ray actors, which are restarted if they are lost."""
+"""Start a run whose modules are trained by one node each: Ray actors, which restart if they are lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from velogan.methods.fit import phases_of
 from velogan.objectives.base import Phase
 from velogan.observe.progress import Display
 from velogan.training.nodes.node import Node, Order, Report
-from velogan.training.nodes.remote_step import Advance, RemoteStep
+from velogan.training.nodes.remote_step import ExecuteOrders, RemoteStep
 from velogan.training.run import train as train_run
 from velogan.training.session import Result
 
@@ -36,7 +36,7 @@ def train(
     address: str | None = None,
     started_at: float | None = None,
 ) -> Result:
-    """Train like `run.train`, with a node for each module, on the Ray at `address` or on one that is started here."""
+    """Train like `run.train`, with a node per module, on the Ray cluster at `address` or on one started here."""
     modules = distributed_modules(config)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     require_ray("scale", "ray", user=SETTING)
@@ -47,12 +47,12 @@ def train(
 
 
 def distributed_modules(config: Config) -> Sequence[Phase]:
-    """Return the phases that nodes will train. Raises ValueError if they cannot."""
+    """Return the phases that nodes will train. Raises ValueError if there is only one, or torchrun started velogan."""
     if is_distributed():
-        raise ValueError(f"{SETTING} places modules on nodes by Ray: start velogan without torchrun")
+        raise ValueError(f"{SETTING} starts nodes by Ray: start velogan without torchrun")
     modules = phases_of(config.method, config.spec)
     if len(modules) == 1:
-        raise ValueError(f"{SETTING}: method={config.method.kind} has one module here, {modules[0].name}: leave it out")
+        raise ValueError(f"{SETTING}: method={config.method.kind} has only one module, {modules[0].name}: remove it")
     return modules
 
 
@@ -64,46 +64,50 @@ def train_on_nodes(
     data: Data,
     *,
     modules: Sequence[Phase],
-    start: Callable[..., AbstractContextManager[Advance]],
+    start: Callable[..., AbstractContextManager[ExecuteOrders]],
     print_line: Callable[[str], None],
 ) -> Iterator[None]:
-    """Let nodes, which `start` starts, compute the steps of `trainer` within the context."""
+    """Context manager: nodes, which `start` starts, compute the steps of `trainer`."""
     every = str(config.train.exchange_every)
     nodes = {phase.name: (config, phase.name, phase.trains, (data.a.digest, data.b.digest)) for phase in modules}
     size = sum(weight.nbytes for net in trainer.nets.values() for weight in net.parameters())
     print_line(f"nodes: {', '.join(nodes)}; networks are exchanged every {every}")
-    with start(nodes, cuda=trainer.device.type == "cuda", memory=20 * size) as advance:
-        RemoteStep(trainer, modules, advance, every=parse_span(every), print_line=print_line)
+    with start(nodes, cuda=trainer.device.type == "cuda", memory=20 * size) as execute:
+        RemoteStep(trainer, modules, execute, every=parse_span(every), print_line=print_line)
         yield
 
 
 @contextmanager
 def start_actors(
     nodes: Mapping[str, Sequence[Any]], *, address: str | None, cuda: bool, memory: int
-) -> Iterator[Advance]:
-    """Start nodes, by name the arguments of `Node`, on the hosts of the Ray at `address`, or on this host's cores.
+) -> Iterator[ExecuteOrders]:
+    """Start nodes as Ray actors; return the function that executes orders on them.
 
-    With `cuda` each node has a GPU, or an equal part of one. `memory`, in bytes, is the most that is sent at a time.
+    nodes: arguments of `Node`, by name
+    address: of the Ray cluster; None: this host
+    cuda: each node gets a GPU, or an equal share of one
+    memory: maximum bytes sent at a time
+
     Raises OSError if nodes cannot be started, or are lost too often.
     """
     import ray
     from ray.exceptions import RayError
 
-    def advance(orders: Mapping[str, Order]) -> dict[str, Report]:
-        return dict(zip(orders, ray.get([actors[name].advance.remote(order) for name, order in orders.items()])))
+    def execute(orders: Mapping[str, Order]) -> dict[str, Report]:
+        return dict(zip(orders, ray.get([actors[name].execute.remote(order) for name, order in orders.items()])))
 
     actors = dict[str, Any]()
     with ray_session(address, memory=memory):
-        has = ray.cluster_resources()
-        if cuda and not has.get("GPU"):
-            raise OSError("the training chose a GPU, and no host of this Ray has one: say --engine.device cpu")
+        resources = ray.cluster_resources()
+        if cuda and not resources.get("GPU"):
+            raise OSError("the training uses a GPU, but no host of this Ray cluster has one: set --engine.device cpu")
         options: Any = {"num_cpus": 0, "scheduling_strategy": "SPREAD", "max_restarts": -1, "max_task_retries": 3}
-        options["num_gpus"] = 1 / math.ceil(len(nodes) / has["GPU"]) if cuda else 0
+        options["num_gpus"] = 1 / math.ceil(len(nodes) / resources["GPU"]) if cuda else 0
         try:
             for name, arguments in nodes.items():
                 actor = ray.remote(Node).options(name=name, **options)
-                actors[name] = actor.remote(*arguments, threads=max(1, int(has["CPU"]) // len(nodes)))
+                actors[name] = actor.remote(*arguments, threads=max(1, int(resources["CPU"]) // len(nodes)))
             ray.get([actor.__ray_ready__.remote() for actor in actors.values()])
-            yield advance
+            yield execute
         except RayError as error:
             raise OSError(f"the nodes of this training failed: {str(error).strip().splitlines()[-1]}") from error
