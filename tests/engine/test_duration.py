@@ -53,20 +53,20 @@ def test_counts_how_often_a_span_has_passed(text: str, passed: float):
     assert parse_span(text).passed(images=250, seconds=185.0, progress=0.45, images_per_epoch=50) == passed
 
 
-def test_epochs_tick_once_an_epoch():
+def test_a_length_in_epochs_has_their_schedule():
     length = parse_length("2.5 epochs", images_per_epoch=40)
-    assert (length.ticks, length.total) == (3, 100)
-    assert [length.tick(images, 0.0) for images in (0, 39, 40, 79, 80, 99)] == [1, 1, 2, 2, 3, 3]
+    assert (length.schedule_epochs, length.total) == (3, 100)
+    assert [length.schedule_epoch(images, 0.0) for images in (0, 39, 40, 79, 80, 99)] == [1, 1, 2, 2, 3, 3]
     assert length.progress(50, 1e9) == 0.5
     assert length.progress(120, 0.0) == 1.0
     assert parse_length("0.01 epochs", images_per_epoch=10).total == 1
 
 
 @pytest.mark.parametrize("length", [Length(Span(400, "images"), 7), Length(Span(10, "minutes"), 7)])
-def test_other_lengths_have_200_ticks(length: Length):
+def test_other_lengths_have_200_epochs_of_the_schedule(length: Length):
     def at(share: float) -> tuple[int, float]:
         return round(400 * share), 600 * share
 
-    assert length.ticks == 200
-    assert [length.tick(*at(share)) for share in (0, 0.0025, 0.005, 0.5, 0.9975)] == [1, 1, 2, 101, 200]
+    assert length.schedule_epochs == 200
+    assert [length.schedule_epoch(*at(share)) for share in (0, 0.0025, 0.005, 0.5, 0.9975)] == [1, 1, 2, 101, 200]
     assert [length.progress(*at(share)) for share in (0, 0.25, 1, 2)] == [0, 0.25, 1, 1]

@@ -68,7 +68,7 @@ class CapturedStep:
         make_capturable(self.optimizers)
         self._inputs: dict[str, Batch] = {}
         self._number = torch.zeros_like(self.latch.number)
-        self._hooks: list[PostStepHook] = []  # all of the recordings
+        self._hooks: list[PostStepHook] = []  # of all recordings
         self._recordings: dict[tuple[PostStepHook, ...], tuple[Losses, Callable[[], None]]] = {}
 
     def __call__(
@@ -106,13 +106,13 @@ class CapturedStep:
             inputs[name].copy_(value, non_blocking=True)
 
     def _record(self, hooks: Sequence[PostStepHook]) -> tuple[Losses, Callable[[], None]]:
-        before = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in self._mutable_tensors()]
+        saved = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in self._mutable_tensors()]
         device = self._number.device
         with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type=device.type):
             recording = self.recorder(lambda: self.step(self._inputs, number=self._number, post_step_hooks=hooks))
-        restored = {id(tensor) for tensor, _ in before}
+        restored = {id(tensor) for tensor, _ in saved}
         with torch.no_grad():
-            for tensor, value in before:
+            for tensor, value in saved:
                 tensor.copy_(value)
             for tensor in self._mutable_tensors():
                 if id(tensor) not in restored:  # created by the first update, as zeros

@@ -118,5 +118,5 @@ class EngineConfig(BaseModel):
 
     @property
     def channels_last(self) -> bool:
-        """Whether images are channels-last in memory: convolutions are fastest then, but for Metal's."""
+        """Whether images are channels-last in memory, which is fastest on all devices but mps."""
         return self.mode != "reference" and not self.device.startswith("mps")

@@ -147,7 +147,7 @@ class DistributedContext:
         return self.heartbeat.describe(rank) if self.heartbeat else f"rank {rank}"
 
     def error_to_raise(self, error: BaseException) -> BaseException:
-        """Return the exception to raise for `error`, which ends this process: exactly one rank reports."""
+        """Return the exception to raise instead of `error`, so that exactly one rank prints the reason."""
         if self.heartbeat is None or isinstance(error, ReportedByAnotherRank):
             return error
         is_expected = isinstance(error, (ValueError, OSError, NonFiniteError))

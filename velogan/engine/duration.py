@@ -50,7 +50,7 @@ class Length:
     reserved: float = 0.0
 
     @property
-    def ticks(self) -> int:
+    def schedule_epochs(self) -> int:
         """Epochs of the learning-rate schedule: those of the run as in the reference, or 200 like the paper's run."""
         return max(1, math.ceil(self.span.amount)) if self.span.unit == "epochs" else 200
 
@@ -74,12 +74,14 @@ class Length:
         total = self.total
         return min(seconds / (60 * self.span.amount - self.reserved) if total is None else images / total, 1.0)
 
-    def tick(self, images: int, seconds: float) -> int:
-        """Return the current tick, counted from 1."""
+    def schedule_epoch(self, images: int, seconds: float) -> int:
+        """Return the current epoch of the learning-rate schedule, counted from 1."""
         if self.total is None:
-            return 1 + int(self.progress(images, seconds) * self.ticks)
+            return 1 + int(self.progress(images, seconds) * self.schedule_epochs)
         return 1 + (
-            images // self.images_per_epoch if self.span.unit == "epochs" else images * self.ticks // self.total
+            images // self.images_per_epoch
+            if self.span.unit == "epochs"
+            else images * self.schedule_epochs // self.total
         )
 
 

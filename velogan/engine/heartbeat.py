@@ -1,7 +1,7 @@
 """Heartbeats between the ranks of one run: a wait for a lost rank ends with a message that names it.
 
-The timeout of torch's process group does not replace it: that also ends ranks that wait while rank 0 validates, and its
-messages name no rank.
+The timeout of torch's process group would also end ranks that wait while rank 0 validates, and its messages name no
+rank.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 class LossScale:
     """One dynamic factor for the losses of all phases (Micikevicius et al. 2018, section 3.2).
 
-    Gradients that are not finite where the loss is, at a factor above 1, are an overflow: the phase's networks are not
-    updated, and the factor is halved at the end of the step. After `PATIENCE` steps in a row without one it is doubled.
-    All of it is on the device, so that nothing waits and a captured step contains it.
+    If the loss is finite and the gradients are not, at a factor above 1, that is an overflow: the phase's networks are
+    not updated, and the factor is halved at the end of the step. After `PATIENCE` steps in a row without one it is
+    doubled. All state is on the device, so that nothing waits for it and a captured step contains it.
     """
 
     START, PATIENCE, MAX = 2.0**16, 2000, 2.0**32

@@ -48,7 +48,7 @@ class OptimizerConfig(BaseModel):
 
     @property
     def kinds(self) -> set[Kind]:
-        """All kinds in use."""
+        """All kinds of this section and its rules."""
         return {self.kind, *(_parse_rule(rule)[1].get("kind", self.kind) for rule in self.rules)}
 
     def parameter_group(self, network: str) -> tuple[Kind, dict[str, Any]]:
@@ -195,7 +195,7 @@ def _match_memory_format(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 
 def _to_contiguous_strides(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Give gradients contiguous strides over their channels-last memory: the kernel would copy others, for nothing."""
+    """Give gradients contiguous strides over their channels-last memory: the kernel would copy others needlessly."""
     for weight, grad in _channels_last_gradients(optimizer):
         weight.grad = grad.as_strided(weight.shape, torch.empty(weight.shape, device="meta").stride())
 

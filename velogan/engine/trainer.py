@@ -122,7 +122,7 @@ class Trainer:
                 for split, loader in self.loaders.items()
             }
             self.set_length(length)
-            self.schedule.epochs = length.ticks
+            self.schedule.epochs = length.schedule_epochs
             self.clock.start()
             stack.callback(self.clock.stop)
             self.clock.tick(self.images)
@@ -137,7 +137,7 @@ class Trainer:
         counts = {hook: self._intervals_passed(hook) for hook in hooks}
         ended = self._stops or (self.images > 0 and self.is_at_end)
         while not ended:
-            self.schedule.apply(self.length.tick(self.images, self._seconds), self._passed)
+            self.schedule.apply(self.length.schedule_epoch(self.images, self._seconds), self._passed)
             self.progress = self.length.progress(self.images, self._seconds)
             self._train_step({split: next(batches) for split, batches in iterators.items()})
             self._sync_clock_and_stop()

@@ -124,8 +124,8 @@ def _report_rate_increase(context: RunContext, trainer: Trainer, state: Mapping[
         return
     position: Any = {"images": images, "seconds": seconds, "progress": length.progress(images, seconds)}
     position["images_per_epoch"] = length.images_per_epoch
-    trainer.schedule.epochs = length.ticks
-    trainer.schedule.apply(length.tick(images, seconds), lambda span: span.passed(**position))
+    trainer.schedule.epochs = length.schedule_epochs
+    trainer.schedule.apply(length.schedule_epoch(images, seconds), lambda span: span.passed(**position))
     saved = [group["lr"] for optimizer in state["optimizers"].values() for group in optimizer["param_groups"]]
     groups = [group for optimizer in trainer.step.optimizers.values() for group in optimizer.param_groups]
     before, now, name = max((before, float(group["lr"]), group["name"]) for before, group in zip(saved, groups))
