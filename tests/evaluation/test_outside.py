@@ -73,11 +73,3 @@ def test_counts_stripes_outside_masks(run: Path, monkeypatch: pytest.MonkeyPatch
     _translate_by(monkeypatch, _Bars(SIDE // 2, 0.0))
     assert outside(run)["a2b"]["striped_outside"] == 1
     assert MIN_STRIPED_AREA < 16 / 64
-
-
-def test_ignores_masks_of_test_pictures(run: Path):
-    for letter in "AB":
-        folder = run.parent / "a2b" / f"test{letter}"
-        folder.mkdir()
-        Image.fromarray(np.full((SIDE, SIDE, 3), 120, np.uint8)).save(folder / "00.png")
-    assert outside(run) == {}

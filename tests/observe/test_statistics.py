@@ -23,16 +23,6 @@ def test_a_tick_is_the_mean_of_each_name(a: list[float], b: list[float]) -> None
     assert means == pytest.approx({"a": math.fsum(a) / len(a), "b": math.fsum(b) / len(b)}, rel=1e-9, abs=1e-9)
 
 
-def test_a_tick_forgets_earlier_values() -> None:
-    stats = Stats()
-    assert stats.tick() == {}
-    stats.on_step_end({"a": torch.tensor(1.0)})
-    stats.on_step_end({"b": torch.tensor(5.0)})
-    assert stats.tick() == {"a": 1.0, "b": 5.0}
-    stats.on_step_end({"a": torch.tensor(3.0)})
-    assert stats.tick() == {"a": 3.0}
-
-
 def test_copies_values_when_added() -> None:
     stats, buffer = Stats(), torch.tensor(1.0)
     stats.on_step_end({"a": buffer})

@@ -67,32 +67,12 @@ def test_command_prints_json_and_a_table(capsys: pytest.CaptureFixture[str]):
     assert "efficiency" in out.err
 
 
-@pytest.mark.parametrize(
-    ("words", "factor"),
-    [(["onepair"], 3.0), (["onepair-plus"], 3.0), (["onepair", "--set", "generator.decoder=simple"], 3.11)],
-)
-def test_a_method_is_compared_with_the_default_preset_as_it_is(
-    words: list[str], factor: float, capsys: pytest.CaptureFixture[str]
-):
-    main([*words, "--step-ms", "10", "--memory", "10GB", "--json"])
-    assert json.loads(capsys.readouterr().out)["factors"]["method"] == pytest.approx(factor, abs=0.005)
+def test_compares_a_method_with_the_default_preset(capsys: pytest.CaptureFixture[str]):
+    main(["onepair", "--set", "generator.decoder=simple", "--step-ms", "10", "--memory", "10GB", "--json"])
+    assert json.loads(capsys.readouterr().out)["factors"]["method"] == pytest.approx(3.11, abs=0.005)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--devices 0",
-        "--bandwidth fast",
-        "--latency slow",
-        "--per-host 8",
-        "--per-host 0",
-        "--step-ms -1",
-        "--trials 0",
-        "--every 0",
-        "--set generator.blocks",
-        "--set generator.block=3",
-    ],
-)
+@pytest.mark.parametrize("words", ["--devices 0", "--per-host 8", "--step-ms -1", "--set generator.block=3"])
 def test_rejects_bad_input(words: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
         main([*FLAGS, "--step-ms", "10", *words.split()])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +11,6 @@ from benchmarks.simulate.__main__ import _measured_step
 from benchmarks.simulate.cluster import (
     Cluster,
     Link,
-    all_reduce,
-    copying,
-    gloo_ring,
     modules,
     ring,
     row,
@@ -43,16 +39,6 @@ def test_a_ring_by_hand():
     assert ring(1e6, 4, LINK) == pytest.approx(6 * (0.001 + 0.25))
 
 
-def test_gloos_ring_by_hand():
-    # two ranks, 4 MiB: 2 segments of 1 MiB for each rank. A wire of 2 MiB/s needs 0.5 s for one, so it never rests:
-    # a request, a segment's way, two segments, and all of it twice
-    assert gloo_ring(2**22, 2, Link(2**21, 0.01)) == pytest.approx(2 * (0.02 + 0.5 + 0.5))
-    # at a latency of 1 s two segments come every 2.5 s
-    assert gloo_ring(2**22, 2, Link(2**21, 1.0)) == pytest.approx(2 * (2 + 0.5 + 1.25))
-    # 16 bytes: a request, and p - 1 messages, twice
-    assert gloo_ring(16, 8, Link(math.inf, 1.0)) == pytest.approx(2 * 8)
-
-
 def test_a_row_by_hand():
     cluster = Cluster(LINK, LINK, backend="nccl", memory=1e9)
     result = row(2, load_of_two(), cluster, step_s=10.0, images=1)
@@ -62,16 +48,6 @@ def test_a_row_by_hand():
     assert result.agree_ms == pytest.approx(4, rel=0.05)  # by gloo, on any device
     assert result.images_per_s == pytest.approx(4000 / (10_000 + result.exchange_ms + result.agree_ms))
     assert result.efficiency == pytest.approx(10_000 / result.step_ms)
-
-
-def test_a_fast_link_inside_a_host_counts_until_the_host_is_full():
-    inside = Link(1e9, 1e-6)
-    shared = Cluster(LINK, inside, per_host=8, backend="nccl")
-    assert all_reduce(8e6, 8, shared) == pytest.approx(ring(8e6, 8, inside))
-    assert all_reduce(8e6, 16, shared) == pytest.approx(2 * 15 / 16 * 8 + 2 * (7e-6 + 0.001))
-    assert shared.slowest(16) == Link(1e6, 0.001)
-    assert all_reduce(8e6, 16, shared, "gloo") == gloo_ring(8e6, 16, LINK)
-    assert copying(8e6, 16, shared) == 0  # where the memory is not said to have a speed
 
 
 def test_modules_wait_for_the_one_with_most_to_compute():

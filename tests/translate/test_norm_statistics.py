@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from velogan.networks.generators import GeneratorConfig, ResidualBlock, build_generator
-from velogan.translate import norm_statistics
 from velogan.translate.norm_statistics import (
     Piece,
     fold_norms,
@@ -115,11 +114,6 @@ def test_bfloat16_measures_almost_the_same(tmp_path: Path) -> None:
     assert not torch.equal(exact[-1][1], rough[-1][1])
 
 
-def test_counts_spilled_values() -> None:
-    # a residual network of width 4: at a quarter of the side 16 channels, of the block's input and of its inside
-    assert max_spilled_values(_network(channels=4), 3) == pytest.approx(2 * 16 / 16)
-
-
 class _Plus(nn.Module):
     """`x + model(x)`, and does not say so."""
 
@@ -178,25 +172,3 @@ def test_norms_without_a_convolution_become_batch_norms(tmp_path: Path) -> None:
     plain = fold_norms(net, measure_moments(net, [Piece(lambda: picture)], scratch=tmp_path))
     assert not has_per_image_norms(plain)
     torch.testing.assert_close(plain(picture), net(picture), rtol=0, atol=1e-4)
-
-
-def test_spilled_activations_keep_every_bit_without_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers only, so that nobody's object is unpickled; bfloat16 and its not-a-numbers included."""
-    for name in ("save", "load"):
-        monkeypatch.setattr(torch, name, None)
-    bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(1, 4, 128, 128)
-    for dtype, x in ((torch.bfloat16, bits.view(torch.bfloat16)), (torch.float32, torch.randn(1, 3, 5, 7))):
-        state = norm_statistics._State(x, [x[:, :2].contiguous(memory_format=torch.channels_last)], 999)
-        norm_statistics._save(state, tmp_path / "state.npy")
-        again = norm_statistics._load(tmp_path / "state.npy", torch.device("cpu"))
-        assert again.width == 999
-        for before, after in ((state.x, again.x), *zip(state.branches, again.branches, strict=True)):
-            assert after.dtype == dtype
-            whole = torch.int16 if dtype == torch.bfloat16 else torch.int32
-            assert torch.equal(before.contiguous().view(whole), after.contiguous().view(whole))
-    net = _network()
-    pieces = [Piece(lambda seed=seed: _picture(32, seed)) for seed in (0, 1)]
-    for dtype in (torch.float32, torch.bfloat16):
-        assert len(measure_moments(net, pieces, scratch=tmp_path, dtype=dtype)) == len(
-            [layer for layer in net.modules() if isinstance(layer, nn.InstanceNorm2d)]
-        )

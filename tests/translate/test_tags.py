@@ -187,23 +187,6 @@ def _resolution(folder: Path) -> list[Seen]:
     return seen
 
 
-def _pixel_shape(folder: Path) -> list[Seen]:
-    data = bytearray(_saved("JPEG", dpi=(2, 1)))
-    data[13] = 0  # no unit
-    after = _through(folder, "a.jpg", bytes(data)).read_bytes()[13:18]
-    png = _of_png({b"pHYs": struct.pack(">IIB", 2, 1, 0)})(folder)
-    return [(bytes(data[13:18]), None if after[1:] == b"\0\1\0\1" else after, None), *png]
-
-
-def _words(folder: Path) -> list[Seen]:
-    marks = {b"http://ns.adobe.com/xap/1.0/\0<x:xmpmeta/>": 0xE1, b"Photoshop 3.0\x008BIM": 0xED, b"a comment": 0xFE}
-    data = _saved("JPEG")
-    for body, marker in marks.items():
-        data = data[:2] + struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body + data[2:]
-    after = _through(folder, "a.jpg", data).read_bytes()
-    return [(body, body if body in after else None, None) for body in marks]
-
-
 def _tiff_turned(folder: Path) -> list[Seen]:
     after = _through(folder, "a.tif", _tiff(extratags=[(274, DATATYPE.SHORT, 1, 6, True)]))
     assert np.array_equal(tifffile.imread(after), np.rot90(PIXELS, -1))
@@ -241,14 +224,6 @@ def _imagej(folder: Path) -> list[Seen]:
     return [(((4, 1), (2, 1), 1), (tags[282], tags[283], int(tags[296])), ((101600, 1), (50800, 1), 2))]
 
 
-def _tiff_words(folder: Path) -> list[Seen]:
-    more = {315: "an artist", 33432: "(c)", 270: "a description"}
-    given = [(code, DATATYPE.ASCII, 0, text, True) for code, text in more.items()]
-    given += [(280, DATATYPE.SHORT, 3, (1, 1, 1), True), (281, DATATYPE.SHORT, 3, (9, 9, 9), True)]
-    after = _tags(_through(folder, "a.tif", _tiff(extratags=given)))
-    return [(one[3], after.get(one[0]), None) for one in given]
-
-
 def _places(folder: Path) -> list[Seen]:
     given: list[Any] = [
         (33550, DATATYPE.DOUBLE, 3, (10.0, 10.0, 0.0), True),
@@ -263,12 +238,6 @@ def _places(folder: Path) -> list[Seen]:
     after = _tags(_through(folder, "a.tif", _tiff(extratags=given)))
     return [(one[3], value[0] if isinstance(value := after.get(one[0]), tuple) and one[2] == 1 else value, None)
             for one in given]  # fmt: skip
-
-
-def _gdal(folder: Path) -> list[Seen]:
-    text = '<GDALMetadata><Item name="STATISTICS_MAXIMUM" sample="0">255</Item></GDALMetadata>'
-    after = _tags(_through(folder, "a.tif", _tiff(extratags=[(42112, DATATYPE.ASCII, 0, text, True)])))
-    return [(text, after.get(42112), None)]
 
 
 def _world(folder: Path) -> list[Seen]:
@@ -309,17 +278,6 @@ def _phone_upright(folder: Path) -> list[Seen]:
     found = [_exif_of(_through(folder, name, data, out=f"{name[0]}.png")) for name, data in _of_phones().items()]
     assert all(one[-1] == (16, 24) for one in found)
     return [(6, one[3], 1) for one in found]
-
-
-def _jp2(folder: Path) -> list[Seen]:
-    place = b"GeoJP2 in a box"
-    box = struct.pack(">I4s", 8 + 16 + len(place), b"uuid") + bytes(16) + place
-    data = imagecodecs.jpeg2k_encode(PIXELS, codecformat="jp2", reversible=True, level=0)
-    assert data is not None
-    at = data.index(b"jp2c") - 4
-    after = _through(folder, "a.jp2", bytes(data[:at] + box + data[at:]), out="a.png")
-    assert np.array_equal(np.asarray(Image.open(after)), PIXELS)
-    return [(place, place if place in after.read_bytes() else None, None)]
 
 
 def _dicom(
@@ -494,13 +452,6 @@ def _of_film(*keys: str, meant: dict[str, Any] | None = None, **how: Any) -> Cal
     return case
 
 
-def _depth(folder: Path) -> list[Seen]:
-    deep, after = _film(folder, form="yuv420p10le")
-    clear, plain = _film(folder, name="b.mkv", codec="ffv1", form="yuva420p")
-    kinds = {"yuv420p10le": "depth", "yuva420p": "alpha"}
-    return [(kinds.get(one["form"]), kinds.get(other["form"]), None) for one, other in ((deep, after), (clear, plain))]
-
-
 TABLE: dict[tuple[str, str, str], Callable[[Path], list[Seen]]] = {
     ("JPEG, PNG, WebP", "EXIF: camera, place, time, maker's notes", "kept"): _of_exif(slice(0, 3), None),
     ("JPEG, PNG, WebP", "EXIF: orientation", "converted"): _of_exif(3, 1),
@@ -511,26 +462,18 @@ TABLE: dict[tuple[str, str, str], Callable[[Path], list[Seen]]] = {
     ("JPEG, PNG, WebP, TIFF", "colour profile (ICC)", "kept"): _profile,
     ("JPEG, PNG, WebP, TIFF", "profile of CMYK, or where numbers of channels differ", "dropped"): _profile_of_others,
     ("JPEG, PNG, TIFF", "pixels per inch or centimetre", "kept"): _resolution,
-    ("JPEG, PNG", "shape of a pixel, without a unit", "dropped"): _pixel_shape,
-    ("JPEG", "XMP, IPTC, comment", "dropped"): _words,
     ("PNG", "`gAMA`, `cHRM`, `sRGB`", "kept"): _png_colours,
     ("PNG", "palette, 1 to 4 bits", "converted"): _palette,
-    ("PNG", "`cICP`, texts, time, background, significant bits", "dropped"): _of_png(
-        {b"cICP": b"\t\x10\0\1", b"tEXt": b"Title\0a", b"tIME": bytes(7), b"bKGD": bytes(6), b"sBIT": b"\5\6\5"}
-    ),
     ("TIFF", "orientation", "converted"): _tiff_turned,
     ("TIFF", "white is zero, palette, CMYK, Lab", "converted"): _photometric,
     ("TIFF", "9 to 15 bits", "converted"): _twelve_bits,
     ("TIFF", "alpha that is multiplied in", "converted"): _multiplied,
     ("TIFF", "ImageJ's unit of length", "converted"): _imagej,
-    ("TIFF", "description, artist, copyright, lowest and highest value", "dropped"): _tiff_words,
     ("TIFF", "places on the Earth, no data (33550, 33922, 34264, 34735 to 34737, 50844, 42113)", "kept"): _places,
-    ("TIFF", "`GDAL_METADATA`", "dropped"): _gdal,
     ("any", "world file, `.prj`", "kept"): _world,
     ("PPM", "highest value", "converted"): _ppm,
     ("AVIF, HEIC", "EXIF, colour profile", "kept"): _phone,
     ("AVIF, HEIC", "orientation", "converted"): _phone_upright,
-    ("JPEG 2000", "boxes: profile, place on the Earth", "dropped"): _jp2,
     ("DICOM", "patient, study, geometry, modality, lossy, burned in, private tags", "kept"): _kept_of_dicom,
     ("DICOM", "`Units`", "converted"): _of_dicom("Units", Units="BQML", meant={"Units": "NONE"}),
     ("DICOM", "smallest, largest and padding value, tables, histogram, icon, signatures", "dropped"): _of_dicom(
@@ -549,7 +492,6 @@ TABLE: dict[tuple[str, str, str], Callable[[Path], list[Seen]]] = {
     ("films", "rate, pixel aspect, title, sound with its language", "kept"): _of_film(
         "rate", "shape", "title", "sound", "language", title="a film", sample_aspect_ratio=Fraction(4, 3)
     ),
-    ("films", "depth above 8 bits, alpha", "dropped"): _depth,
 }  # fmt: skip
 
 
