@@ -142,7 +142,7 @@ class ContrastObjective(ImageGANObjective):
         return self.build_phases(generators, tuple(direction.discriminator for direction in self.directions))
 
     def generator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """Compute adversarial, contrastive (eq. 5; of translations and of identity outputs) and edge losses.
+        """Compute adversarial, contrastive (eq. 5) and edge losses; the contrastive one also of identity outputs.
 
         The two contrastive losses share the weight, as in the authors' code.
         """

@@ -165,9 +165,9 @@ class OnePair(Adversarial):
         autoencoder = compose(nets["E"], nets["R"])
         if self.autoencoder_only:
             return InferenceGenerators({"a2b": autoencoder}, autoencoder, translates=False)
-        join = ChangeGenerator if spec.generators["a2b"].output == "change" else compose
+        build = ChangeGenerator if spec.generators["a2b"].output == "change" else compose
         generators: dict[Direction, nn.Module] = {
-            direction: join(nets["E"], nets[f"T_{domains_of(direction)[0]}"], nets["R"])
+            direction: build(nets["E"], nets[f"T_{domains_of(direction)[0]}"], nets["R"])
             for direction in self.directions
         }
         return InferenceGenerators(generators, autoencoder)

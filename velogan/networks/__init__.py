@@ -1,1 +1,1 @@
-"""Networks: pure mathematics on image tensors."""
+"""Network architectures, their configuration, and import of the reference's networks."""

@@ -19,7 +19,7 @@ GetFakes = Callable[[PhaseCache], Mapping[Direction, Tensor]]
 
 
 class ExtraLoss:
-    """Wraps `inner` and adds loss terms on the translations of its phase `name`, by `get_fakes` from the cache."""
+    """Adds to `inner` loss terms on the translations of its phase `name`; `get_fakes` finds these in its cache."""
 
     def __init__(self, inner: Objective, get_fakes: GetFakes, *, name: str):
         self._inner, self._get_fakes, self._name = inner, get_fakes, name

@@ -1,1 +1,1 @@
-"""Architecture search: the method, its its supernets, and a record of what it chooses."""
+"""Architecture search: the method, its supernets, and a record of what it chooses."""

@@ -160,9 +160,9 @@ class SearchMethod(Method):
     def shares(self, nets: Nets, spec: Spec) -> dict[str, dict[str, dict[str, float]]]:
         """Return the share of each operation, by network and mixture."""
         generators = self._supernets(nets, spec).generators
-        files = {GENERATOR_FILES[direction]: net for direction, net in generators.items()}
-        files |= {name: nets[name] for name, role in self._meta_roles(spec).items() if role.header is not None}
-        return {name: shares for name, net in files.items() if (shares := _shares(net))}
+        named_nets = {GENERATOR_FILES[direction]: net for direction, net in generators.items()}
+        named_nets |= {name: nets[name] for name, role in self._meta_roles(spec).items() if role.header is not None}
+        return {name: shares for name, net in named_nets.items() if (shares := _shares(net))}
 
     def genotype(self, nets: Nets, spec: Spec) -> Genotype:
         """Return the operations with the largest shares."""
