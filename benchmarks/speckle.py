@@ -3,9 +3,9 @@
     python -m benchmarks.speckle ../shared/data/maps SETS/speckle
 
 Of the photographs in MAPS/trainA, the first half by name becomes domain A, and the second half, other places, domain
-B; those in MAPS/testA become both, so that each is the other's truth. Each is cut into squares of `--side` pixels, by
-default what training at 64x64 reads without resizing, so that the speckle is as fine as a pixel. In domain A they are
-grey, times gamma noise of mean 1 and `LOOKS` looks, as of radar, clipped, and saved as RGB. `--seed` draws the noise.
+B; those in MAPS/testA become both, so that each is the other's truth. They are cut into squares, which training and
+scoring at `--image-size` do not resize, so that the speckle is as fine as a pixel. In domain A they are grey, times
+gamma noise of mean 1 and `LOOKS` looks, as of radar, clipped, and saved as RGB. `--seed` draws the noise.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from velogan.data.config import DataConfig
 from velogan.data.pictures.images import read_picture, save_picture
 from velogan.data.pictures.picture import Picture
 
@@ -29,16 +30,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("maps", type=Path, help="the set maps: photographs in trainA and testA")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--side", type=int, default=72)
+    parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    rng = np.random.default_rng(options.seed)
+    rng, data = np.random.default_rng(options.seed), DataConfig(crop_size=options.image_size)
     train, test = (sorted((options.maps / split).iterdir()) for split in ("trainA", "testA"))
     places = {"trainA": train[: len(train) // 2], "trainB": train[len(train) // 2 :], "testA": test, "testB": test}
     for folder, photographs in places.items():
         (options.out / folder).mkdir(parents=True, exist_ok=True)
+        side = data.load_side if folder.startswith("train") else data.crop_size
         for photograph in photographs:
-            for number, square in enumerate(squares(read_picture(photograph).pixels, options.side)):
+            for number, square in enumerate(squares(read_picture(photograph).pixels, side)):
                 pixels = speckled(square, rng) if folder.endswith("A") else square
                 save_picture(options.out / folder / f"{photograph.stem}_{number}.png", Picture(pixels))
 
