@@ -233,7 +233,7 @@ def _pack_network(net: nn.Module, library: ctypes.CDLL) -> _PackedNetwork:
         for block in features.blocks
     ]
     return _PackedNetwork(
-        _Stem(features.stem, scale=maps.scale, shift=maps.shift, library=library), tuple(blocks), features.ends
+        _Stem(features.stem, scale=maps.scale, shift=maps.shift, library=library), tuple(blocks), features.last_blocks
     )
 
 
