@@ -178,6 +178,15 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
         ("evaluate run --gpu 0", "--gpu: unknown flag; use --device cuda"),
         ("trian --data d", "there is no command 'trian'; did you mean train?"),
         ("data rendr", "did you mean data render?"),
+        ("train --data d --hidden 8", "--hidden 8 is the width of a genotype's networks: add --genotype FILE"),
+        ("train --data d --sizes-only", "--sizes-only uses the sizes of a genotype: add --genotype FILE"),
+        ("train --data d --genotype none.json", "--genotype none.json: file not found"),
+        ("search --data d --out r --method three-step", "scheme"),
+        ("search --data d --out r --inner pix2pix", "inner=pix2pix cannot be searched: choose cyclegan or onepair"),
+        ("search --data d --out r --hidden 0", "--hidden 0: give a whole number from 1 to 4096"),
+        ("search --data d --out r --cells 1", "--cells 1: give a whole number from 2 to 100"),
+        ("search --data d --out r --generator.network resnet", "has no operations to choose"),
+        ("data render apples2oranges {tmp}/set --count 0", "--count 0: give at least 1"),
         ("translate {tmp} in", "missing: OUTPUT The file or folder to write"),
         ("translate {tmp} -file out", "-file looks like a flag: write ./-file"),
         ("translate {tmp} in out --address auto", "add --workers N"),
@@ -197,21 +206,6 @@ def test_bad_input_is_one_readable_message(
     assert named.format(tmp=tmp_path) in said
     assert said.count("velogan: ") <= 1
     assert {path.name for path in tmp_path.iterdir()} == {"file", "-file", "d", "run"}, "something was written"
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("adam-each-decay", "--schedule.kind", "constant"),  # the preset has a gamma
-        ("fast", "--discriminator.network", "basic"),  # and this one a feature_size
-        ("cyclegan", "--discriminator.layers", "5", "--discriminator-b", "network=n_layers"),
-        ("--optimizer.momentum", "0.9", "--optimizer.rules", "D_*:kind=sgd"),
-        ("--schedule.every", "50 %", "--optimizer.rules", "D_*:schedule=exponential"),
-    ],
-    ids=["preset", "size", "direction", "kind", "schedule"],
-)
-def test_what_some_network_reads_or_a_preset_left_is_taken(flags: tuple[str, ...]):
-    _configured(*flags, "--data", "here")
 
 
 @pytest.mark.parametrize("words", [(), *COMMANDS], ids=" ".join)

@@ -117,12 +117,3 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytes
     words = ["translate", "apples2oranges", str(tmp_path / "a.png"), str(tmp_path / "out"), "--overwrite"]
     assert main(words) == 1
     assert f"{tmp_path / 'out' / 'a.png'} cannot be written" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("flag", "value"), [("--count", "0"), ("--test-count", "-1"), ("--image-size", "0")])
-def test_rendering_nothing_is_refused(
-    flag: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    few = ["--count", "1", "--test-count", "0", "--image-size", "16"]
-    assert main(["data", "render", "apples2oranges", str(tmp_path / "set"), *few, flag, value]) == 2
-    assert f"{flag} {value}: give at least" in capsys.readouterr().err

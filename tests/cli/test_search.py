@@ -88,23 +88,6 @@ def test_what_the_genotype_does_not_name_stays(genotype: Path, capsys: pytest.Ca
     assert onepair.spec.generators["b2a"] == onepair.spec.generators["a2b"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("--hidden 8", "--hidden 8 is the width of a genotype's networks: add --genotype FILE"),
-        ("--match-size C32", "--match-size C32 is the width"),
-        ("--sizes-only", "--sizes-only uses the sizes of a genotype: add --genotype FILE"),
-        ("--genotype FILE --hidden 0", "--hidden 0: give a whole number from 1 to 4096"),
-        ("--genotype FILE --hidden 8 --match-size C32", "contradict each other"),
-        ("--genotype FILE --match-size large", "--match-size large: write C and the width"),
-        ("--genotype none.json", "--genotype none.json: file not found"),
-    ],
-)
-def test_bad_input_is_one_sentence(flags: str, words: str, genotype: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["train", "--data", "here", *flags.replace("FILE", str(genotype)).split()]) == 2
-    assert words in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("method", ["cyclegan", "onepair"])
 def test_a_run_from_a_genotype_trains_and_translates(
     method: str, genotype: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -161,27 +144,6 @@ def test_from_two_folders_to_a_translator(tmp_path: Path, capsys: pytest.Capture
     spec = Config.model_validate(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())).spec
     assert {way: one.channels for way, one in spec.generators.items()} == read_genotype(Path(longer["genotype"])).hidden
     assert spec.generators["a2b"].operations == read_genotype(Path(longer["genotype"])).generators["a2b"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("--method three-step", "scheme"),
-        ("--inner contrast", "inner=contrast cannot be searched: choose cyclegan or onepair"),
-        ("--inner pix2pix", "inner=pix2pix cannot be searched: choose cyclegan or onepair"),
-        ("--hidden 0", "--hidden 0: give a whole number from 1 to 4096"),
-        ("--cells 1", "--cells 1: give a whole number from 2 to 100"),
-        ("--epochs 1", "--images and --epochs contradict each other"),
-        ("--generator.network resnet", "has no operations to choose"),
-    ],
-)
-def test_bad_input_to_a_search_is_one_sentence(
-    flags: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    _, said = _search(capsys, *flags.split(), "--out", tmp_path / "run", code=2)
-    lines = [line for line in said.splitlines() if line.startswith("velogan: ")]
-    assert len(lines) == 1
-    assert words in lines[0]
 
 
 def test_a_search_has_the_preset_s_networks_as_cells():
