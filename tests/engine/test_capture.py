@@ -230,10 +230,3 @@ def test_no_operation_of_a_replay_waits_for_the_device(captured: CapturedStep):
         assert not operations.names & _Operations.WAITING
         captured.check()
         assert operations.names & _Operations.WAITING
-
-
-def test_rejects_steps_that_wait_for_the_device(recorder: Any):
-    step, objective, nets = _step()
-    waiting = Step(step.phases, nets=nets, optimizers=step.optimizers)
-    with pytest.raises(AssertionError):
-        CapturedStep(waiting, state=objective.state, recorder=recorder)

@@ -119,7 +119,7 @@ def build_optimizers(
 ) -> dict[str, torch.optim.Optimizer]:
     """Build an optimizer for each phase and kind, named as `optimizers_of` describes.
 
-    Separate optimizers or groups with equal settings compute bit for bit what one does. Raises ValueError if a rule
+    Several optimizers or groups with equal settings compute bit for bit the same as one. Raises ValueError if a rule
     has no effect.
     """
     check_rules(config, trained_roles(phases))

@@ -40,9 +40,6 @@ class Microbatch:
     batch: Batch
     cache: dict[str, Tensor] = field(default_factory=dict)
 
-    def update_cache(self, output: LossOutput) -> None:
-        self.cache |= {name: value.detach() for name, value in output.cache.items()}
-
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
@@ -145,9 +142,9 @@ class Step:
         return [parameter for group in groups for parameter in group["params"]]
 
     def gradients(self, phase: Phase, microbatches: Sequence[Microbatch]) -> dict[str, Tensor]:
-        """Leave the mean of the microbatches' gradients in the phase's networks, and no other gradients.
+        """Set the gradients of the phase's networks to the means over the microbatches; update their caches.
 
-        Returns the means of their loss terms, detached, and updates their caches.
+        Returns the means of their loss terms, detached.
         """
         for optimizer in optimizers_of(phase, self.optimizers):
             optimizer.zero_grad(set_to_none=True)
@@ -158,7 +155,7 @@ class Step:
             (loss if self.scale is None else loss * self.scale.factor).backward()
             for name, value in {**output.logged, "total": output.loss}.items():
                 sums[name] = sums[name] + value.detach() if name in sums else value.detach()
-            microbatch.update_cache(output)
+            microbatch.cache |= {name: value.detach() for name, value in output.cache.items()}
         return sums if count == 1 else {name: value / count for name, value in sums.items()}
 
     def _loss(self, phase: Phase, microbatch: Microbatch) -> LossOutput:
