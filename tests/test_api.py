@@ -185,5 +185,5 @@ def test_presets():
     assert velogan.preset() == velogan.preset("auto")
     assert velogan.preset("fast").data.crop_size == 128
     assert "fast" in velogan.PRESETS
-    with pytest.raises(ValueError, match="preset='smal' is not known: there are auto, cyclegan"):
+    with pytest.raises(ValueError, match="preset='smal' is unknown: choose auto, cyclegan"):
         velogan.preset("smal")

@@ -36,7 +36,7 @@ from velogan.translate.uncertainty import UncertaintyEstimator, UncertaintyMap
 from velogan.types import Direction
 
 PRESETS: tuple[str, ...] = tuple(RECIPES)
-"""The names that `preset` takes."""
+"""The valid names for `preset`."""
 
 Images = TypeVar("Images")
 PathLike = str | Path
@@ -48,7 +48,7 @@ def preset(name: str = RECOMMENDED) -> Config:
     "cyclegan" is the paper's configuration. Raises ValueError if the name is unknown.
     """
     if name not in RECIPES:
-        raise ValueError(f"preset={name!r:.40} is not known: there are {', '.join(PRESETS)}")
+        raise ValueError(f"preset={name!r:.40} is unknown: choose {', '.join(PRESETS)}")
     return RECIPES[name]()
 
 
@@ -81,7 +81,7 @@ def load(
     device: "auto", "cpu", "cuda" or "mps"
     fp32: compute with plain float32 layers instead of the accelerated network, which differs by a few of 255 levels
 
-    Raises ValueError, with a hint, if there is no such model.
+    Raises ValueError, with a hint, if the model is not found.
     """
     common: Any = {"direction": direction, "weights": weights, "checkpoint": checkpoint}
     path = resolve_model_path(path)

@@ -61,12 +61,12 @@ def _parse_method(value: Any) -> Method:
         return value
     tree = {"kind": value} if isinstance(value, str) else value
     if not isinstance(tree, Mapping):
-        raise ValueError(f"{_shorten(value, repr)} is no method: give a mapping with kind: {' or '.join(METHODS)}")
+        raise ValueError(f"{_shorten(value, repr)} is not a method: set a mapping with kind: {' or '.join(METHODS)}")
     kind = tree.get("kind", DEFAULT.kind)
     if not isinstance(kind, str) or kind not in METHODS:
-        known = " and ".join(METHODS)
+        known = " or ".join(METHODS)
         raise ValueError(
-            f"kind={_shorten(kind, repr)} is no method, there are {known}{did_you_mean(str(kind), METHODS)}"
+            f"kind={_shorten(kind, repr)} is not a method: choose {known}{did_you_mean(str(kind), METHODS)}"
         )
     return METHODS[kind].model_validate(tree)
 
@@ -81,7 +81,7 @@ def _parse_overrides(section: type[BaseModel], value: Any) -> Any:
     parsed = {}
     for name, override in value.items():
         if name not in section.model_fields:
-            raise ValueError(f"{name}: there is no such field{did_you_mean(str(name), section.model_fields)}")
+            raise ValueError(f"{name}: unknown field{did_you_mean(str(name), section.model_fields)}")
         if override is not None:
             field = section.model_fields[name]
             adapter = TypeAdapter(Annotated[field.annotation, field])  # pyright: ignore
@@ -171,7 +171,7 @@ class Config(BaseModel):
             if section == "method" and isinstance(fields, str):
                 fields = {"kind": fields}
             if not isinstance(fields, Mapping):
-                raise ValueError(f"{section}={_shorten(fields, repr)}: give a mapping of fields, {section}={{...}}")
+                raise ValueError(f"{section}={_shorten(fields, repr)}: set a mapping of fields, {section}={{...}}")
             if section == "method" and fields.get("kind", self.method.kind) != self.method.kind:
                 tree[section] = fields
             else:
@@ -240,7 +240,7 @@ class Config(BaseModel):
         return self._with_widths(widths)
 
     def _with_widths(self, widths: Sequence[int]) -> Config:
-        """Return a copy with the given generator widths: first direction, last direction."""
+        """Return a copy with these generator widths: first direction, last direction."""
         first, last = widths[0], widths[-1]
         return self.change(generator={"channels": first}, generator_b={"channels": None if last == first else last})
 
@@ -291,7 +291,7 @@ def read_config(path: Path | str) -> Config:
     path = Path(path)
     path = path / "config.yaml" if path.is_dir() else path
     if not path.is_file():
-        raise ValueError(f"--config {path}: there is no such file; every run folder holds a config.yaml")
+        raise ValueError(f"--config {path}: file not found; every run folder contains a config.yaml")
     try:
         if path.stat().st_size > _MAX_YAML:
             raise ValueError(f"it has {path.stat().st_size} bytes, not a few thousand")
@@ -321,7 +321,7 @@ def _describe_errors(error: ValidationError, section: str = "") -> list[str]:
     for item in errors[:_MAX_ERRORS]:
         name = ".".join([section] * bool(section) + [_shorten(part) for part in item["loc"]])
         if item["type"] == "extra_forbidden":
-            lines.append(f"{name}: there is no such field{did_you_mean(name, field_names(Config))}")
+            lines.append(f"{name}: unknown field{did_you_mean(name, field_names(Config))}")
         elif item["type"] == "value_error":
             problem = str(item.get("ctx", {}).get("error", item["msg"]))
             value = item["input"]

@@ -350,5 +350,5 @@ def test_the_last_line_of_json_is_the_result(tmp_path: Path, capsys: pytest.Capt
 def test_a_folder_of_other_things_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "thesis.tex").write_text("years of work")
     said = _refused(capsys, "train", "--data", "apples2oranges", *TINY, "--out", str(tmp_path))
-    assert "is not empty and holds no run: name a new folder" in said
+    assert "is not empty and is not a run: choose a new folder" in said
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

@@ -138,7 +138,7 @@ def test_an_autoencoder_then_a_translator_with_it(one_pair: Callable[..., Config
         ({"generator": {"network": "unet_128"}}, r"generator.network=unet_128 .* set generator.network=resnet"),
         ({"generator": {"blocks": 0}}, r"generator.blocks=0 leaves .* set 1 or more"),
         ({"data": {"channels_a": 1, "channels_b": 3}}, r"one autoencoder .* A have 1 and those of B 3 channels: set"),
-        ({"method": {"cycle_a": 5.0}}, r"method.cycle_a: there is no such field"),
+        ({"method": {"cycle_a": 5.0}}, r"method.cycle_a: unknown field"),
         ({"generator_b": {"channels": 8}}, r"method=onepair has one autoencoder"),
     ],
 )

@@ -125,7 +125,7 @@ def test_a_plan_file_is_the_same_plan(tmp_path: Path) -> None:
             "method.dirrection: there is no such field",
         ),
         ("[1]\n", "a plan is a mapping"),
-        ("data: x\nimages: 5\nsteps: 3\n", "steps: there is no such field"),
+        ("data: x\nimages: 5\nsteps: 3\n", "steps: unknown field"),
         ("data: x\nimages: 5\npresets: [demmo]\n", "did you mean demo"),
     ],
 )

@@ -66,7 +66,7 @@ def test_a_break_keeps_the_last_good_checkpoint_and_says_how_to_go_on(
     monkeypatch.undo()
     text = str(caught.value)
     assert "step 3 (3 images seen), phase generator: adversarial_a, " in text
-    assert "checkpoint 000000002 is kept" in text
+    assert "resumes from checkpoint 000000002" in text
     assert [path.name for path in list_checkpoints(run)] == ["000000002"]
     assert _train(config, run).weights_sha256 == unbroken.weights_sha256  # the next start goes on from there
 
@@ -83,7 +83,7 @@ def test_the_command_line_says_it_in_words_and_ends_with_1(
     said = capsys.readouterr().err
     assert "velogan: not a finite number in step 1 (1 image seen), phase generator" in said
     assert "Traceback" not in said
-    assert "none was saved yet" in said
+    assert "no checkpoint was saved" in said
 
 
 ENGINES: dict[str, dict[str, Any]] = {

@@ -42,7 +42,10 @@ def test_the_user_changes_a_field_and_the_others_stay():
 
 def test_what_this_machine_cannot_do_is_decided_again():
     changed, why = _resumed(BEFORE.model_copy(update={"device": "cuda:77"}))
-    assert (changed["device"], why) == (resolve_engine(Config())[0].device, "there is no device cuda:77 here")
+    assert (changed["device"], why) == (
+        resolve_engine(Config())[0].device,
+        "engine.device=cuda:77 is not available here",
+    )
 
 
 def test_several_processes_are_told_of_in_the_decisions():

@@ -56,11 +56,11 @@ def test_a_run_of_a_gpu_continues_without_one(train: Train, tmp_path: Path):
     train(2)
     _pretend(tmp_path / "run", device="cuda", mode="graph", kernels="plain")
     said = train(4)
-    assert "the engine settings change at 2 images: there is no device cuda here" in said
+    assert "the engine settings change at 2 images: engine.device=cuda is not available here" in said
     first, second = _engines(tmp_path / "run")
     assert (first["from_images"], second["from_images"]) == (0, 2)
     assert (second["engine"]["device"], second["engine"]["mode"]) == ("cpu", "eager")
-    assert second["reason"] == "there is no device cuda here"
+    assert second["reason"] == "engine.device=cuda is not available here"
     assert "engine settings change" not in train(6), "from then on it computes as it did"
     assert len(_engines(tmp_path / "run")) == 2
 

@@ -1,7 +1,7 @@
 """`data.batch_size=auto`: the largest batch that fits in memory, found by trial steps in subprocesses.
 
-On a CUDA device the batch is doubled until a step does not fit. On a CPU, where memory that is too small slows the
-machine down instead of failing, the next batch is tried only if the last two predict that it stays below a limit.
+On a CUDA device the batch is doubled until a step does not fit. On a CPU, where a full memory slows the machine
+down instead of failing, the next batch is tried only if the last two predict that it stays below a limit.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def resolve_auto_batch_size(
         return config, []
     if config.data.crop is None:
         raise ValueError(
-            f"data.batch_size=auto needs images of one size, and data.preprocess={config.data.preprocess} keeps "
-            "their own: give a number, or choose a preprocess with a crop"
+            f"data.batch_size=auto needs images of one size, and data.preprocess={config.data.preprocess} does "
+            "not make them so: set a number, or a preprocess that crops"
         )
     device = select_device(config.engine)
     if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"data.batch_size=auto: the memory of {device.type} is unknown; give a number")
+        raise ValueError(f"data.batch_size=auto: the memory of {device.type} is unknown; set a number")
     max_batch = min(MAX_BATCH, max(1, min(len(data.a), len(data.b)) // distributed.world_size))
     resident_bytes = [domain.pixels.nbytes for domain in (data.a, data.b) if domain.uniform]
     limit_mb = MAX_MEMORY_SHARE * free_memory_mb() / distributed.local_world_size if device.type == "cpu" else None

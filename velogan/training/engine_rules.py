@@ -66,7 +66,7 @@ CONFLICTS: tuple[tuple[Callable[[EngineConfig, EngineRequirements], object], str
     ),
     (
         lambda engine, run: engine.kernels == "native" and engine.compile == "on" and _type(engine) == "cuda",
-        "engine.kernels=native and engine.compile=on write the same kernels: set one of them",
+        "engine.kernels=native and engine.compile=on generate the same kernels: set only one of them",
     ),
     (
         lambda engine, run: engine.compile == "on" and find_missing_compiler(torch.device(engine.device)),
@@ -126,7 +126,7 @@ def resolve_auto(
 ) -> tuple[EngineConfig, list[Decision]]:
     """Return `config` with every `auto` resolved, and the decisions. Raises ValueError for settings of `CONFLICTS`.
 
-    load_kernels: returns the native kernels for a device, or why there are none
+    load_kernels: returns the native kernels for a device, or the reason why they are not available
     gemm_gain: measures how many times faster than the library's the native convolutions of a precision are; 0 if none
     """
     device = select_device(config)

@@ -83,7 +83,7 @@ def unsupported_reason(engine: EngineConfig) -> str:
     try:
         device = select_device(engine)
     except ValueError:
-        return f"there is no device {engine.device} here"
+        return f"engine.device={engine.device} is not available here"
     if engine.kernels in ("native", "winograd") and isinstance(load_norm_kernels(device), str):
         return "the native kernels cannot be built here"
     if engine.kernels == "winograd" and (device.type != "cpu" or load_gemm(engine.precision) is None):

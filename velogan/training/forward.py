@@ -22,7 +22,7 @@ from velogan.types import Composed, Nets
 
 
 def load_norm_kernels(device: torch.device) -> NormKernels | str:
-    """Return the native norm kernels for `device`, or why there are none."""
+    """Return the native norm kernels for `device`, or the reason why they are not available."""
     if device.type == "cuda":
         return load_gpu_kernels(device, code_directory() / "kernels")
     if device.type != "cpu":

@@ -49,7 +49,7 @@ def add_engine(
 
 
 def read_engine(record: Mapping[str, Any]) -> EngineConfig | None:
-    """Return the engine settings recorded last; None if there are none."""
+    """Return the latest engine settings in the record, None if it has none."""
     try:
         return EngineConfig.model_validate(record["engines"][-1]["engine"])
     except (KeyError, IndexError, TypeError, ValidationError):

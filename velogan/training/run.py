@@ -58,7 +58,7 @@ def train(
 ) -> Result:
     """Train `config` in the folder `run`, or resume the run found there.
 
-    If torchrun started several processes, they train the run together: rank 0 keeps the folder, and all return its
+    If torchrun started several processes, they train the run together: rank 0 writes the folder, and all return its
     result. Raises ValueError for any error that the user can fix.
 
     origin: the `preset` and `command` for the record, and what was `changed` in the preset

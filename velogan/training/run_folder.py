@@ -42,13 +42,13 @@ def open_run(run: Path, config: Config) -> tuple[Config, EngineConfig | None]:
     if (run / "config.yaml").exists() and not is_imported(run):
         config = _merge(config, read_config(run), run)
     elif run.exists() and not run.is_dir():
-        raise ValueError(f"--out {run} is a file: name a folder")
+        raise ValueError(f"--out {run} is a file: choose a folder")
     elif list_checkpoints(run) and not is_imported(run):
         raise ValueError(
-            f"--out {run} holds checkpoints but no config.yaml with their settings: restore it, or name a new folder"
+            f"--out {run} holds checkpoints but no config.yaml with their settings: restore it, or choose a new folder"
         )
     elif run.exists() and any(run.iterdir()) and not (run / ".lock").exists() and not is_imported(run):
-        raise ValueError(f"--out {run} is not empty and holds no run: name a new folder")
+        raise ValueError(f"--out {run} is not empty and is not a run: choose a new folder")
     check_output_outside_data(config.data, run)
     return config, read_engine(read_record(run))
 
@@ -81,7 +81,7 @@ def _merge(config: Config, saved: Config, path: Path) -> Config:
         flags = ", ".join(_format_flag(name, old) for name, (_, old) in refused.items())
         raise ValueError(
             f"--out {path} holds a run with another configuration ({listed}): to resume it, set {flags}; "
-            "or name a new folder"
+            "or choose a new folder"
         )
     tree = saved.model_dump()
     for name, (value, _) in changed.items():

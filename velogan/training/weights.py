@@ -1,4 +1,4 @@
-"""The networks of a run and their files: those of a checkpoint, and weights from elsewhere that a run starts with."""
+"""The networks of a run and their files: those of a checkpoint, and the weights that a new run starts with."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def checkpoint_networks(config: Config, roles: Mapping[str, Role], averages: Net
 
 
 def _raw_networks(config: Config, roles: Mapping[str, Role]) -> dict[str, nn.Module]:
-    """Return the same without averages."""
+    """Return the networks of `checkpoint_networks` without averages."""
     generators = _generators(config, {name: role.net for name, role in roles.items()})
     return {**generators, **{name: role.net for name, role in roles.items() if role.header is not None}}
 
 
 def headers(config: Config, roles: Mapping[str, Role], data: Data) -> dict[str, dict[str, Any]]:
-    """Return the headers of these files: enough to build each network again, and the format of its images."""
+    """Return the headers of the files of `checkpoint_networks`: how to rebuild each network, and its image format."""
     files: dict[str, dict[str, Any]] = {}
     for direction, header in config.method.headers(config.spec).items():
         name, header = GENERATOR_FILES[direction], header | _image_formats(direction, data)
@@ -89,7 +89,7 @@ def load_initial_weights(
     }
     expected |= {name: role.header for name, role in roles.items() if role.header is not None}
     loaded, from_scratch = [], []
-    for name in sorted(networks, reverse=True):  # if two generators share weights, those of a2b are kept
+    for name in sorted(networks, reverse=True):  # if two generators share weights, those of a2b are loaded last
         if name not in weights:
             from_scratch.append(name)
         elif not (mismatch := _mismatch_reason(networks[name], expected[name], weights[name])):
@@ -101,7 +101,7 @@ def load_initial_weights(
             from_scratch.append(f"{name} ({mismatch})")
     if not loaded:
         raise ValueError(
-            f"{path} holds {', '.join(weights)}, and this run has {', '.join(sorted(networks))}: nothing fits"
+            f"{path} contains {', '.join(weights)}, and this run has {', '.join(sorted(networks))}: none fits"
         )
     unused = sorted(set(weights) - set(networks))
     parts = [f"the run starts with {', '.join(sorted(loaded))} of {path}"]
@@ -121,13 +121,13 @@ def _mismatch_reason(net: nn.Module, header: Mapping[str, Any], saved: Recognise
         value, saved_value = fields.get(name), saved_fields.get(name)
         if value != saved_value:
             return (
-                f"{name} is {_shorten(value)} here and {_shorten(saved_value)} there; set the same here, or start from "
-                "another"
+                f"{name} is {_shorten(value)} here and {_shorten(saved_value)} there; set the same value, or use other "
+                "weights"
             )
     if is_equal:
         return ""
     different = next(name for name in (*saved_shapes, *shapes) if shapes.get(name) != saved_shapes.get(name))
-    return f"{different} is another; start from another"
+    return f"{different} differs; use other weights"
 
 
 def _fields(header: Mapping[str, Any], *, not_in_weights: bool) -> dict[str, Any]:

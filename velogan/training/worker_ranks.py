@@ -18,7 +18,7 @@ def check_same_images(distributed: DistributedContext, data: Data) -> None:
         if changed:
             raise ValueError(
                 f"data.path (--data): {distributed.describe(rank)} has other images of domain "
-                f"{' and '.join(changed)} than {distributed.describe(0)}: give all hosts the same ones"
+                f"{' and '.join(changed)} than {distributed.describe(0)}: copy the same ones to all hosts"
             )
 
 
