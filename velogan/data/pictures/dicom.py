@@ -158,7 +158,7 @@ class DicomScan:
         return assemble(self._rescale(self._fill_padding(array), index) if self._channels == 1 else array)
 
     def _fill_padding(self, array: np.ndarray) -> np.ndarray:
-        """Replace stored values that mean "no data" by the darkest of the others: PixelPaddingValue, or its range."""
+        """Replace padding (PixelPaddingValue, or the range from it), which is not data, by the darkest of the data."""
         value = self._dataset.get("PixelPaddingValue")
         if value in (None, ""):
             return array
@@ -321,12 +321,12 @@ def _mark_as_synthetic(dataset: Dataset, provenance: Provenance) -> None:
     source.ReferencedSOPInstanceUID = dataset.get("SOPInstanceUID", "")
     source.PurposeOfReferenceCodeSequence = Sequence([_code("121322", "Source image for image processing operation")])
     dataset.SourceImageSequence = Sequence([source])
-    maker = Dataset()
-    maker.Manufacturer, maker.ManufacturerModelName = provenance.program, provenance.program
-    maker.SoftwareVersions = provenance.version
-    maker.ContributionDescription = provenance.text[:_MAX_TEXT]
-    maker.PurposeOfReferenceCodeSequence = Sequence([_code("109103", "Modifying Equipment")])
-    dataset.ContributingEquipmentSequence = Sequence([*(dataset.get("ContributingEquipmentSequence") or []), maker])
+    equipment = Dataset()
+    equipment.Manufacturer, equipment.ManufacturerModelName = provenance.program, provenance.program
+    equipment.SoftwareVersions = provenance.version
+    equipment.ContributionDescription = provenance.text[:_MAX_TEXT]
+    equipment.PurposeOfReferenceCodeSequence = Sequence([_code("109103", "Modifying Equipment")])
+    dataset.ContributingEquipmentSequence = Sequence([*(dataset.get("ContributingEquipmentSequence") or []), equipment])
     own, series, study = (str(dataset.get(f"{of}InstanceUID", "")) for of in ("SOP", "Series", "Study"))
     dataset.SOPInstanceUID = _derive_uid(own or hashlib.sha256(dataset.PixelData).hexdigest(), provenance)
     dataset.SeriesInstanceUID = _derive_uid(series or study, provenance)

@@ -87,7 +87,7 @@ def rewrite_film(source: Path, target: Path, change: Change, *, suffix: str, com
 
 
 def _check_complete(file: BinaryIO) -> None:
-    """Raise ValueError if a file ends before its media data (MP4) or its segment (Matroska) does by its own header."""
+    """Raise ValueError if a file is shorter than the media data (MP4) or segment (Matroska) that its header states."""
     size, end = file.seek(0, SEEK_END), 0
     while end < size:
         start = file.seek(end)

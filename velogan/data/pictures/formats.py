@@ -226,7 +226,7 @@ def encode_png(picture: Picture) -> bytes:
 
 
 def encode_jpeg(picture: Picture) -> bytes:
-    """Encode 8-bit grey or RGB, colour at full resolution (4:4:4); raises `ValueError` for sides over 65500."""
+    """Encode 8-bit grey or RGB, colour at full resolution (4:4:4). Raises ValueError for sides over 65500."""
     return _encode_with_pillow(picture, "JPEG", quality=QUALITY, subsampling=0)
 
 

@@ -1,4 +1,4 @@
-"""What a medical file states about its slices, and what a synthetic one states about its origin."""
+"""Facts in the header of a medical file, and the provenance that a synthetic one states."""
 
 from __future__ import annotations
 

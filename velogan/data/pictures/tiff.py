@@ -1,4 +1,4 @@
-"""TIFF files: one page, or equal grey pages as channels or slices. tifffile says what pages are, by its series."""
+"""TIFF files: one page, or equal grey pages as channels or slices, by tifffile's series."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class TiffStack:
         self.bits = first.dtype.itemsize * 8 if first.dtype else 0
 
     def _check_last_page(self, size: int) -> None:
-        """Raise ValueError if the last page that can be read names a next one beyond the end, at `size` bytes."""
+        """Raise ValueError if the last readable page links to a page beyond the end of the file, at `size` bytes."""
         handle, offset = self._file.filehandle, self._file.pages.next_page_offset or 0
         handle.seek(offset)
         link = handle.read(self._file.tiff.offsetsize)

@@ -36,7 +36,7 @@ Split = Literal["train", "test"]
 
 
 class RenderedScene(NamedTuple):
-    """An image and its true translation, `(H, W, 3)`, equal outside of `mask`, `(H, W)` of 0 and 255; all uint8."""
+    """An image and its true translation `(H, W, 3)`, which are equal where `mask` `(H, W)` is 0, not 255; all uint8."""
 
     image: np.ndarray
     truth: np.ndarray

@@ -53,9 +53,9 @@ class _Surface:
 
 def draw_fruit(random: np.random.Generator, *, x: float, y: float, radius: float) -> Fruit:
     """Draw the pose of a fruit at a position, and the skins of both kinds."""
-    green = random.random() < 0.25
+    is_green = random.random() < 0.25
     ground = linear(random.uniform(0.46, 0.58), random.uniform(0.68, 0.78), random.uniform(0.2, 0.32))
-    if not green:
+    if not is_green:
         ground = linear(random.uniform(0.78, 0.88), random.uniform(0.5, 0.66), random.uniform(0.2, 0.3))
     flush = linear(random.uniform(0.62, 0.76), random.uniform(0.03, 0.1), random.uniform(0.08, 0.16))
     return Fruit(
@@ -67,7 +67,7 @@ def draw_fruit(random: np.random.Generator, *, x: float, y: float, radius: float
         lump=random.uniform(-0.03, 0.03),
         leaf=float(random.choice([-1, 1]) * random.uniform(0.5, 0.75) * (random.random() < 0.35)),
         stem_bend=random.uniform(-0.12, 0.12),
-        redness=random.uniform(-0.4, -0.2) if green else random.uniform(0.65, 0.95),
+        redness=random.uniform(-0.4, -0.2) if is_green else random.uniform(0.65, 0.95),
         ground=ground,
         flush=flush,
         peel_colour=linear(random.uniform(1.0, 1.04), random.uniform(0.60, 0.65), random.uniform(0.04, 0.1)),

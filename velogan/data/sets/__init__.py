@@ -1,1 +1,1 @@
-"""Domains: folders of pictures found, prepared once, and loaded as batches."""
+"""Domains: find pictures, prepare them once, load batches."""

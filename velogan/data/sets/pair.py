@@ -1,4 +1,4 @@
-"""The training pictures of both domains, found and prepared."""
+"""The training images of both domains."""
 
 from __future__ import annotations
 

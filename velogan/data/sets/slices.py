@@ -173,7 +173,7 @@ class Slices:
 
     @property
     def note(self) -> str:
-        """A line on what was found, for the user."""
+        """A line for the user on volumes, patients, the window and missing slices."""
         volumes, total = self.index.volumes, sum(len(volume.slices) for volume in self.index.volumes)
         of = f"{pluralize(len(volumes), 'volume')}, {pluralize(len(set(self.patients)), 'patient')}"
         low, high = self.value_range

@@ -382,9 +382,9 @@ def stem(name: str) -> str:
 
 
 def describe_skipped_files(directory: Path, *, scans: bool) -> str:
-    """Return a line that counts, by suffix, the files below a folder that are no pictures; nothing if there are none.
+    """Return a line that counts, by suffix, the files below a folder that are not pictures; empty if there are none.
 
-    World files belong to their pictures and are not counted. `scans`: nor are medical files.
+    World files belong to their pictures and are not counted, nor are medical files if `scans`.
     """
     if not directory.is_dir():
         return ""
