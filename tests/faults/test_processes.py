@@ -76,7 +76,7 @@ def test_rejects_a_second_process_on_one_run(flags, start, velogan, same, tmp_pa
         time.sleep(0.002)
     code, said = velogan(flags(run, **size))
     assert code == 2
-    assert f"{run} is in use by process {first.pid}: wait for it, or name another" in said
+    assert f"{run} is in use by process {first.pid}: wait for it, or name another folder" in said
     code, said = first.wait()
     assert code == 0, said
     assert same(run, **size)

@@ -91,7 +91,7 @@ def test_weights_files_describe_themselves(tmp_path: Path):
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("checkpoints/000000012/state.safetensors", "velogan network"),
+        ("checkpoints/000000012/state.safetensors", "network of velogan"),
         ("text.safetensors", "cannot be read as safetensors"),
         ("absent.safetensors", "cannot be read as safetensors"),
     ],
@@ -189,7 +189,7 @@ def test_ignores_damaged_checkpoints(file: str, damage: str, tmp_path: Path):
 
 
 def test_rejects_runs_without_a_checkpoint(tmp_path: Path):
-    with pytest.raises(ValueError, match="holds no complete checkpoint: train it first"):
+    with pytest.raises(ValueError, match="contains no complete checkpoint: train it first"):
         find_checkpoint(tmp_path)
     _save(tmp_path, 1)
     with pytest.raises(ValueError, match="has no best checkpoint"):

@@ -11,9 +11,9 @@ from velogan.types import GENERATOR_FILES
 
 
 def uncertainty_estimator(model: Translator) -> UncertaintyEstimator:
-    """Uncertainty maps for `model`, a run's: by its autoencoder where its method has one, else by the other direction.
+    """Return an estimator for the `model` of a run: by its autoencoder if it has one, else by the reverse generator.
 
-    ValueError, with the mend, for a file outside a run folder and for a run that has neither.
+    Raises ValueError if its file is outside a run folder, or the run has neither.
     """
     file = model.file
     run = None if file is None else file.absolute().parent.parent.parent
@@ -25,12 +25,12 @@ def uncertainty_estimator(model: Translator) -> UncertaintyEstimator:
         reconstruct = replace(model, net=autoencoder)
         return UncertaintyEstimator(model, lambda images, _results: reconstruct.translate_fast(images, rounded=False))
     role = model.header["role"]
-    (other,) = {*GENERATOR_FILES.values()} - {role}
-    way_back = file.with_name(file.name.replace(role, other, 1))
-    if not way_back.is_file():
+    (reverse_role,) = {*GENERATOR_FILES.values()} - {role}
+    reverse_file = file.with_name(file.name.replace(role, reverse_role, 1))
+    if not reverse_file.is_file():
         raise ValueError(
-            f"uncertainty needs the reverse generator, and {file.parent} has no {way_back.name}: train both "
+            f"uncertainty needs the reverse generator, and {file.parent} has no {reverse_file.name}: train both "
             "directions, or use a method with an autoencoder"
         )
-    back = load_translator(way_back, device=model.device, fast=model.accelerate is not None)
-    return UncertaintyEstimator(model, lambda _images, results: back.translate_fast(results, rounded=False))
+    reverse = load_translator(reverse_file, device=model.device, fast=model.accelerate is not None)
+    return UncertaintyEstimator(model, lambda _images, results: reverse.translate_fast(results, rounded=False))

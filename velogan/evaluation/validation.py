@@ -77,7 +77,10 @@ class Validation:
         self._cached_baseline: dict[str, float] | None = None
 
     def score(self) -> dict[str, Any]:
-        """Compute the metrics for the log; that called `name` chooses the best. Unit of distances: std of real ones."""
+        """Compute the metrics for the log; the metric `self.name` chooses the best checkpoint.
+
+        Distances are in units of the standard deviation of real images.
+        """
         third_output = "reconstruction" if self.views.reconstruction else "cycle"
         distances: dict[str, float] = {}
         feature_distances: dict[str, float] = {}

@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from velogan.files import __version__, atomic_write, did_you_mean, looks_like_file_name, write_text
-from velogan.interchange.card import SIGNED, CardMetadata, Files, card
+from velogan.interchange.card import SIGNATURE, CardMetadata, Files, card
 from velogan.interchange.export import SUFFIXES, Format, export, save_reference
 from velogan.interchange.hub import CONFIG, EXAMPLE, MANIFEST, PAGE, WEIGHTS
 from velogan.interchange.site import check_for_browsers, fetch_runtime, write_site
@@ -119,7 +119,7 @@ def _check_output(out: Path, card_file: Path, *, format: Format, is_single: bool
         raise ValueError(f"{out} looks like a file name, which does not fit format={format}: choose a folder{file}")
     if out.is_file() is not is_single and out.exists():
         raise ValueError(f"{out} is an existing {'folder' if is_single else 'file'}: choose another path")
-    if card_file.is_file() and SIGNED not in card_file.read_text("utf-8", "replace"):
+    if card_file.is_file() and SIGNATURE not in card_file.read_text("utf-8", "replace"):
         raise ValueError(f"{card_file} exists and would be overwritten by the model card: choose another path")
     if is_single and out.is_file() and not card_file.is_file():
         raise ValueError(f"{out} exists and has no model card of velogan: choose another path")
@@ -183,8 +183,8 @@ def _write_example(model: Translator, picture: Path, file: Path) -> None:
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"picture={picture} cannot be read: {error}; give a picture with 8 bits per channel") from None
     before.thumbnail((_EXAMPLE_SIDE, _EXAMPLE_SIDE))
-    both = Image.new("RGB", (2 * before.width, before.height))
-    both.paste(before, (0, 0))
-    both.paste(translate_images(model, before).convert("RGB"), (before.width, 0))
+    canvas = Image.new("RGB", (2 * before.width, before.height))
+    canvas.paste(before, (0, 0))
+    canvas.paste(translate_images(model, before).convert("RGB"), (before.width, 0))
     with atomic_write(file) as tmp_path:
-        both.save(tmp_path, format="PNG")
+        canvas.save(tmp_path, format="PNG")

@@ -39,7 +39,7 @@ _RUN_ONNX = 'session = onnxruntime.InferenceSession("{}")\n(translated,) = sessi
 _RUN_TORCH = """translate = torch.export.load("{}").module(check_guards=False)
 translated = translate(torch.from_numpy(images)).numpy()"""
 
-SIGNED = "Written by velogan "
+SIGNATURE = "Written by velogan "
 """The first words of the last line of every card, by which its author is recognised."""
 
 Files = Mapping[Direction, tuple[Translator, Exported]]
@@ -86,7 +86,7 @@ def card(
         licence=f"\n## Licence\n\nOf these weights: {licence}\n" if format == "hub" else "",
     )
     header = _header(files, metadata) if format == "hub" else ""
-    return f"{header}{text}{SIGNED}{__version__}, PyTorch {torch.__version__}.\n"
+    return f"{header}{text}{SIGNATURE}{__version__}, PyTorch {torch.__version__}.\n"
 
 
 def _pictures(model: Translator) -> str:
@@ -104,8 +104,8 @@ def _header(files: Files, metadata: CardMetadata) -> str:
         "tags": ["velogan", "image-to-image", "unpaired-image-translation", *methods],
         "datasets": list(metadata.datasets),
     }
-    stated = {name: value for name, value in fields.items() if value}
-    return f"---\n{yaml.safe_dump(stated, sort_keys=False, allow_unicode=True)}---\n"
+    known_fields = {name: value for name, value in fields.items() if value}
+    return f"---\n{yaml.safe_dump(known_fields, sort_keys=False, allow_unicode=True)}---\n"
 
 
 def _file(direction: Direction, model: Translator, exported: Exported, metadata: CardMetadata, format: Format) -> str:
@@ -176,16 +176,16 @@ def _pixels(form: Any) -> str:
     """Return the pixel format of a header in words."""
     fields = dict(form) if isinstance(form, Mapping) else {}
     kind, neighbours = fields.get("dtype", "uint8"), fields.get("neighbours")
-    words = f"{kind} {list(fields['range'])}" if fields.get("range") else f"{kind}, whole range"
-    more = []
+    description = f"{kind} {list(fields['range'])}" if fields.get("range") else f"{kind}, whole range"
+    details = []
     if fields.get("own_scale"):
         low, high = OWN_PERCENTILES
-        more.append(f"which percentiles {low:g} and {high:g} of each volume's own values become")
+        details.append(f"which percentiles {low:g} and {high:g} of each volume's own values become")
     if neighbours:
-        more.append(
+        details.append(
             f"channels from below to above: {pluralize(neighbours, 'slice')} below, the slice, {neighbours} above"
         )
-    return f"{words} ({'; '.join(more)})" if more else words
+    return f"{description} ({'; '.join(details)})" if details else description
 
 
 def _data(header: Mapping[str, Any]) -> str:
@@ -196,7 +196,7 @@ def _data(header: Mapping[str, Any]) -> str:
 
 
 def _scores(files: Files) -> str:
-    """Return the scores of exactly these weights, from `scores.json` of their run, and what they were taken on."""
+    """Return the scores of exactly these weights, from `scores.json` of their run, and the images that were scored."""
     rows, protocol = [], {}
     for direction, (model, _) in files.items():
         try:
@@ -207,13 +207,13 @@ def _scores(files: Files) -> str:
         protocol = model_protocol if model_rows else protocol
     if not rows:
         return _UNSCORED
-    head = "| direction | score | value | 95 % interval | real pictures | unchanged input | pictures | of |"
-    lines = [head, "|" + "---|" * 8, *map(_row, rows), ""]
+    header = "| direction | score | value | 95 % interval | real pictures | unchanged input | pictures | of |"
+    lines = [header, "|" + "---|" * 8, *map(_row, rows), ""]
     descriptions = {row["name"]: row.get("description") for row in rows}
     lines += [f"- `{name}`: {description}" for name, description in descriptions.items()]
     sides = [protocol.get("data", {}).get(side, {}) for side in ("a", "b")]
-    on = " and ".join(f"{side.get('images')} {side.get('name')} ({side.get('split')})" for side in sides)
-    return "\n".join([*lines, f"- scored on {on} by velogan {protocol.get('velogan', '')}"])
+    images = " and ".join(f"{side.get('images')} {side.get('name')} ({side.get('split')})" for side in sides)
+    return "\n".join([*lines, f"- scored on {images} by velogan {protocol.get('velogan', '')}"])
 
 
 def _scores_of(direction: Direction, model: Translator) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -88,24 +88,24 @@ def translate_at_scale(
     source = PartitionedInput(input.absolute(), output.absolute(), names, part_size)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     require_ray("scale", "ray.data", user="--workers")
-    total, peak, left = Summary(), 0.0, dict(enumerate(source.parts()))
+    total, peak, remaining = Summary(), 0.0, dict(enumerate(source.parts()))
     with ray_session(address):
         from ray.exceptions import RayError
 
         started = time.perf_counter()
         try:
-            for number, done, memory in _results(source, load, options, workers, gpus=gpus):
-                total, peak = total.merge(done), max(peak, memory)
-                del left[number]
+            for number, summary, memory in _results(source, load, options, workers, gpus=gpus):
+                total, peak = total.merge(summary), max(peak, memory)
+                del remaining[number]
                 if progress is not None:
                     progress(total.translated + total.skipped + len(total.failed))
         except RayError as error:
             raise OSError(f"the workers cannot be started: {str(error).strip().splitlines()[-1]}") from error
         seconds = time.perf_counter() - started
     reason = "its worker was lost repeatedly; if memory ran out, use fewer workers"
-    jobs = [_job(source, name, options) for part in left.values() for name in part]
-    lost = tuple((job.name, reason) for job in jobs if options.overwrite or not job.is_done())
-    total = total.merge(Summary(failed=lost))
+    jobs = [_job(source, name, options) for part in remaining.values() for name in part]
+    failed = tuple((job.name, reason) for job in jobs if options.overwrite or not job.is_done())
+    total = total.merge(Summary(failed=failed))
     return replace(total, seconds=seconds), max(peak, peak_memory_mb())
 
 
@@ -121,8 +121,8 @@ def _results(
         {"part": number, "names": b"\0".join(map(os.fsencode, names))} for number, names in enumerate(source.parts())
     ]
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    before = DataContext.get_current()
-    context = before.copy()
+    previous_context = DataContext.get_current()
+    context = previous_context.copy()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.target_max_block_size = 1  # one block per part, so that parts do not wait for each other
@@ -144,7 +144,7 @@ def _results(
         for row in data.iter_rows():
             yield ray.cloudpickle.loads(row["result"])  # pyright: ignore[reportAttributeAccessIssue]
     finally:
-        DataContext._set_current(before)
+        DataContext._set_current(previous_context)
 
 
 def _share(nodes: Sequence[dict[str, float]], workers: int, *, gpus: bool) -> tuple[float, float]:

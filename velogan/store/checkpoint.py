@@ -84,8 +84,8 @@ def save_checkpoint(
             restore_hidden(run)
         size = sum(map(len, files.values())) / 1e6
         text = (
-            f"{error.strerror} while saving a checkpoint of {size:.1f} MB at {pluralize(images, 'image')}: make room, "
-            "or make it writable, and the same command goes on from the checkpoint before"
+            f"{error.strerror} while saving a checkpoint of {size:.1f} MB at {pluralize(images, 'image')}: free some "
+            "space or make it writable; the same command then resumes from the checkpoint before"
         )
         raise OSError(error.errno, text, str(folder.parent)) from error
     return folder
@@ -109,11 +109,11 @@ def load_state(folder: Path) -> tuple[Any, dict[str, Any]]:
         try:
             state = _decode_tree(json.loads(file.metadata()["tree"]), file.get_tensor)
         except (*_PARSE_ERRORS, SafetensorError) as error:
-            raise ValueError(f"{path} holds no state of a training run ({_short(error)})") from error
+            raise ValueError(f"{path} contains no training state ({_short(error)})") from error
     try:
         clock = _read_json(folder / "clock.json")
     except _PARSE_ERRORS as error:
-        raise ValueError(f"{folder / 'clock.json'} holds no times of a training run ({_short(error)})") from error
+        raise ValueError(f"{folder / 'clock.json'} contains no times of a training run ({_short(error)})") from error
     return state, clock
 
 
@@ -136,7 +136,7 @@ def load_weights(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         except (ValueError, RecursionError):
             header = None
         if not isinstance(header, dict) or header.get("format") != FORMAT:
-            raise ValueError(f"{file} holds no velogan network: name a G_A.safetensors from a run's checkpoints")
+            raise ValueError(f"{file} contains no network of velogan: name a G_A.safetensors from a run's checkpoints")
         return header, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no mapping)
 
 
@@ -152,16 +152,16 @@ def latest_valid_checkpoint(run: Path) -> tuple[Path | None, dict[Path, str]]:
 
     Raises OSError if there are checkpoints and all are damaged.
     """
-    broken: dict[Path, str] = {}
+    damaged: dict[Path, str] = {}
     for folder in reversed(list_checkpoints(run)):
-        wrong = find_corruption(folder)
-        if not wrong:
-            return folder, broken
-        broken[folder] = wrong
-    if broken:
+        problem = find_corruption(folder)
+        if not problem:
+            return folder, damaged
+        damaged[folder] = problem
+    if damaged:
         raise OSError(
-            f"{run / 'checkpoints'} holds no checkpoint that is whole ({'; '.join(broken.values())}): nothing was "
-            "removed; put a copy of one there, or begin a new run folder"
+            f"{run / 'checkpoints'} contains no valid checkpoint ({'; '.join(damaged.values())}): nothing was "
+            "removed; put a copy of one there, or start a new run folder"
         )
     return None, {}
 
@@ -180,17 +180,17 @@ def find_checkpoint(run: Path, which: Literal["last", "best"] | None = "last") -
         if best is None:
             raise ValueError(
                 f"{run} has no best checkpoint: it is chosen on training pictures that data.validation holds out, and "
-                "this run holds none out, or has not scored a checkpoint on them yet; use last"
+                "this run has no held-out pictures, or has not scored a checkpoint on them yet; use last"
             )
         folder = run / "checkpoints" / best["checkpoint"]
-        if wrong := find_corruption(folder):
-            raise OSError(f"{wrong}: it was the best checkpoint; use last, or put a copy of it there")
+        if problem := find_corruption(folder):
+            raise OSError(f"{problem}: it was the best checkpoint; use last, or put a copy of it there")
         return folder
-    folder, broken = latest_valid_checkpoint(run)
+    folder, damaged = latest_valid_checkpoint(run)
     if folder is None:
-        raise ValueError(f"{run} holds no complete checkpoint: train it first, or name another run folder")
-    for wrong in broken.values():
-        logging.getLogger(__name__).warning("%s; checkpoint %s is used", wrong, folder.name)
+        raise ValueError(f"{run} contains no complete checkpoint: train it first, or name another run folder")
+    for problem in damaged.values():
+        logging.getLogger(__name__).warning("%s; checkpoint %s is used", problem, folder.name)
     return folder
 
 

@@ -29,7 +29,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             holder = _describe_holder(file.read().decode(errors="replace"))
-            raise ValueError(f"--out {folder} is in use by {holder}: wait for it, or name another") from None
+            raise ValueError(f"--out {folder} is in use by {holder}: wait for it, or name another folder") from None
         except OSError as error:
             raise _unwritable(folder, error) from error
         yield
@@ -37,8 +37,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 def _unwritable(folder: Path, error: OSError) -> OSError:
     text = (
-        f"{error.strerror}: this folder (--out) cannot be written; make room, or make it writable, and start "
-        "again, or name another"
+        f"{error.strerror}: this folder (--out) cannot be written; free some space, make it writable, or "
+        "name another folder"
     )
     return OSError(error.errno, text, str(folder))
 
