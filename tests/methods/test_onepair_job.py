@@ -109,29 +109,6 @@ def test_both_directions_share_one_autoencoder(one_pair: Callable[..., Config], 
     assert {"validation/distance_a2b", "validation/distance_b2a", "validation/reconstruction_a"} <= set(row)
 
 
-def test_an_autoencoder_then_a_translator_with_it(one_pair: Callable[..., Config], tmp_path: Path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    alone = one_pair(method={"stage": "autoencoder"})
-    checkpoint = _train(alone, first).checkpoint
-    assert {file.stem for file in checkpoint.glob("*.safetensors")} == {"G_A", "G_A.ema", "state"}
-    expected = load_translator(first).net.state_dict()
-    around = one_pair(method={"stage": "translator", "start": str(first)})
-    _train(around, second)
-    for weights in ("raw", "ema"):
-        translator = load_translator(second, weights=weights)
-        values = [value for name, value in translator.net.state_dict().items() if "conv_block" not in name]
-        assert all(torch.equal(value, before) for value, before in zip(values, expected.values(), strict=True))
-
-    moved = first.rename(tmp_path / "moved")
-    longer = around.change(train={"length": "12 images"})
-    assert _train(longer, second).images_seen == 12
-    assert _train(longer.change(method={"start": str(moved)}, train={"length": "13 images"}), second).images_seen == 13
-
-    wider = around.change(generator={"channels": 6}, method={"start": str(moved)})
-    with pytest.raises(ValueError, match=r"method.start=.* has another autoencoder than generator"):
-        _train(wider, tmp_path / "third")
-
-
 @pytest.mark.parametrize(
     ("sections", "message"),
     [

@@ -124,7 +124,7 @@ def show_help(arguments: Iterable[Argument], *, prog: str, description: str) -> 
             parser.add_argument(metavar, help=text)
             usage.append(metavar if default is dataclasses.MISSING else f"[{metavar}]")
         else:
-            options = {"metavar": metavar} if metavar else {"action": "store_true"}
+            options: Any = {"metavar": metavar} if metavar else {"action": "store_true"}
             parser.add_argument(f"--{name.replace('_', '-')}", help=text, **options)
     parser.usage = " ".join(usage)
     parser.print_help()

@@ -38,7 +38,7 @@ SHORT_FLAGS = {
 
 CONFIG_FIELDS = {
     "method": "kind gan smoothing pool_size edges source_as_fake_fraction augment augment_probability adversarial_a "
-    "adversarial_b cycle_a cycle_b identity direction contrast stage start reconstruction scale "
+    "adversarial_b cycle_a cycle_b identity direction contrast reconstruction scale "
     "adversarial deviation_target deviation_source scheme hidden",
     "train": "length accumulate seed ema_images ema_rampup process_timeout log_every sample_every samples "
     "checkpoint_every exchange_every start patience keep logger",

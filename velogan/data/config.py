@@ -44,8 +44,8 @@ class DataConfig(BaseModel):
         min_length=1,
         max_length=2,
         description="A folder with trainA, trainB and, if you have them, testA and testB; or two folders of pictures, "
-        "domain A then domain B; or apples2oranges, the built-in rendered set. Folders are searched recursively for "
-        "pictures (formats: docs/formats.md) or, if there are none, for DICOM and NIfTI files.",
+        "domain A then domain B; or apples2oranges, the built-in rendered set. Folders are read recursively: "
+        "pictures (formats: docs/formats.md) or, if there are none, DICOM and NIfTI files.",
     )
     preprocess: Preprocess = Field(
         default="resize_and_crop",

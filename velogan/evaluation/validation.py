@@ -89,15 +89,13 @@ class Validation:
         for direction, real, target in self._inputs_and_targets():
             fake, third = translate_for_grid(real, direction, self.views, device=self.device, bf16=self.bf16)
             if direction in self.method.directions:
-                expected = target if self.views.translates else real
-                distances[f"{SCORE}_{direction}"] = self.distance(direction, fake, expected)
+                distances[f"{SCORE}_{direction}"] = self.distance(direction, fake, target)
                 if self.features:
-                    expected_maps = self._real_maps()[expected is self.b]
+                    expected_maps = self._real_maps()[target is self.b]
                     distance = feature_map_distance(self._feature_maps(fake), expected_maps)
                     feature_distances[f"{FEATURE_SCORE}_{direction}"] = distance
-                if self.views.translates:
-                    signs = failure_signs(fake, real, target)
-                    failures |= {f"failure/{name}_{direction}": value for name, value in signs.items()}
+                signs = failure_signs(fake, real, target)
+                failures |= {f"failure/{name}_{direction}": value for name, value in signs.items()}
             if third is not None:
                 errors[f"validation/{third_output}_{direction[0]}"] = (third - real).abs().mean().item()
         scores = {SCORE: fmean(distances.values()), **distances}
@@ -109,7 +107,7 @@ class Validation:
         """Return the score of the unmodified inputs; empty if inputs and targets are not comparable."""
         if self._cached_baseline is None:
             self._cached_baseline = {}
-            if self.views.translates and self.a.shape[1:] == self.b.shape[1:]:
+            if self.a.shape[1:] == self.b.shape[1:]:
                 a, b = self._real_maps() if self.features else (self.a, self.b)
                 distance = feature_map_distance if self.features else _patch_distance
                 pairs = {"a2b": (a, b), "b2a": (b, a)}

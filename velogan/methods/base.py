@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -69,12 +68,10 @@ class InferenceGenerators:
     """The complete generators of a method, by direction, over the weights of the roles.
 
     `reconstruction`: encodes and decodes an image without translating it; None if the method has no autoencoder.
-    `translates`: False if the generators, too, reconstruct their input: only an autoencoder is trained.
     """
 
     generators: Mapping[Direction, nn.Module]
     reconstruction: nn.Module | None = None
-    translates: bool = True
 
 
 class Method(BaseModel):
@@ -125,9 +122,6 @@ class Method(BaseModel):
     def inference_generators(self, nets: Nets, spec: Spec) -> InferenceGenerators:
         """Return the generators over the weights of `nets`, the networks by role or their averages."""
         raise NotImplementedError
-
-    def load_pretrained(self, nets: Nets, load: Callable[[Path], tuple[nn.Module, GeneratorConfig]]) -> None:
-        """Load weights of the run that a field names, if any, by `load`. Raises ValueError if they do not fit."""
 
     def autoencoder_of(self, generator: nn.Module) -> nn.Module | None:
         """Return the autoencoder inside a complete generator; None if the method has none."""

@@ -7,16 +7,14 @@ decodes them; `T_A` translates encodings of A to encodings of B, and `D_A` class
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from velogan.methods.adversarial import Adversarial
-from velogan.methods.base import InferenceGenerators, Role, Spec, discriminator_header, generator_header
+from velogan.methods.base import InferenceGenerators, Role, Spec, discriminator_header
 from velogan.methods.image_gan import sum_terms
 from velogan.networks.build import NetworkFactory
 from velogan.networks.generators import GeneratorConfig, compose, split
@@ -39,14 +37,6 @@ class OnePair(Adversarial):
     direction: Literal["a2b", "both"] = Field(
         default="a2b", description="a2b: A to B only; both: B to A as well, with the same autoencoder."
     )
-    stage: Literal["joint", "autoencoder", "translator"] = Field(
-        default="joint",
-        description="What is trained. joint: all. autoencoder: only it, for a later run. translator: the rest, with "
-        "the frozen autoencoder of the run `start`.",
-    )
-    start: str | None = Field(
-        default=None, description="Folder of the run whose autoencoder is loaded, for stage=translator."
-    )
     reconstruction: float = Field(default=10.0, gt=0, description="Weight of |R(E(x)) - x| of both domains.")
     scale: float = Field(
         default=0.0,
@@ -66,27 +56,9 @@ class OnePair(Adversarial):
         description="Weight of |T(E(a)) - E(a)|: encodings of the source should change little.",
     )
 
-    @model_validator(mode="after")
-    def _check_start(self) -> OnePair:
-        if (self.stage == "translator") != (self.start is not None):
-            raise ValueError(
-                f"start={self.start} does not fit stage={self.stage}: name the autoencoder's run with "
-                "stage=translator, and none otherwise"
-            )
-        return self
-
     @property
     def directions(self) -> tuple[Direction, ...]:
         return ("a2b", "b2a") if self.direction == "both" else ("a2b",)
-
-    @property
-    def translator_directions(self) -> tuple[Direction, ...]:
-        """The directions that have a translator: none if only the autoencoder is trained."""
-        return () if self.autoencoder_only else self.directions
-
-    @property
-    def autoencoder_only(self) -> bool:
-        return self.stage == "autoencoder"
 
     def check(self, spec: Spec) -> None:
         generator = spec.generators["a2b"]
@@ -102,7 +74,7 @@ class OnePair(Adversarial):
                 f"generator.output={generator.output} is for method=cyclegan: here set generator.output=change, or "
                 "image"
             )
-        for direction in self.translator_directions:
+        for direction in self.directions:
             section = "discriminator" if direction == "a2b" else "discriminator_b"
             network = spec.discriminators[direction].network
             if network.startswith("projected"):
@@ -110,19 +82,15 @@ class OnePair(Adversarial):
                     f"{section}.network={network} needs images, but method=onepair has encodings: set "
                     f"{section}.network=basic"
                 )
-        if generator.blocks == 0 and not self.autoencoder_only:
+        if generator.blocks == 0:
             raise ValueError("generator.blocks=0 leaves method=onepair no translator: set 1 or more")
         spec.check_equal_channels("method=onepair has one autoencoder for both domains")
 
     def roles(self, spec: Spec, factory: NetworkFactory) -> dict[str, Role]:
-        config = GeneratorConfig.model_validate(self._header_a2b(spec)["config"])
-        channels = spec.channels["A"]
-        encoder, translator, decoder = split(factory.generator(config, in_channels=channels, out_channels=channels))
-        if self.stage == "translator":  # frozen, with a batch norm's statistics
-            encoder.eval()
-            decoder.eval()
+        generator, channels = spec.generators["a2b"], spec.channels["A"]
+        encoder, translator, decoder = split(factory.generator(generator, in_channels=channels, out_channels=channels))
         roles = {"E": Role(net=encoder, averaged=True), "R": Role(net=decoder, averaged=True)}
-        for direction in self.translator_directions:
+        for direction in self.directions:
             source, target = domains_of(direction)
             if source != "A":
                 generator = factory.generator(spec.generators[direction], in_channels=channels, out_channels=channels)
@@ -138,33 +106,12 @@ class OnePair(Adversarial):
                 )
         return roles
 
-    def load_pretrained(self, nets: Nets, load: Callable[[Path], tuple[nn.Module, GeneratorConfig]]) -> None:
-        if self.stage != "translator":
-            return
-        pretrained, config = load(Path(self.start or ""))
-        if not config.has_stages:
-            raise ValueError(
-                f"method.start={self.start} is of a {config.network}, which has no encoder: name another run"
-            )
-        encoder, _, decoder = split(pretrained)
-        try:
-            nets["E"].load_state_dict(encoder.state_dict())
-            _load_in_order(nets["R"], decoder)
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ValueError(
-                f"method.start={self.start} has another autoencoder than generator.* describes ({reason}): set its "
-                "values"
-            ) from None
-
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> OnePairObjective:
         height, width = (side // 4 for side in shape)
         return OnePairObjective(self, encoding=(spec.generators["a2b"].encoding, height, width), batched=batched)
 
     def inference_generators(self, nets: Nets, spec: Spec) -> InferenceGenerators:
         autoencoder = compose(nets["E"], nets["R"])
-        if self.autoencoder_only:
-            return InferenceGenerators({"a2b": autoencoder}, autoencoder, translates=False)
         build = ChangeGenerator if spec.generators["a2b"].output == "change" else compose
         generators: dict[Direction, nn.Module] = {
             direction: build(nets["E"], nets[f"T_{domains_of(direction)[0]}"], nets["R"])
@@ -172,17 +119,9 @@ class OnePair(Adversarial):
         }
         return InferenceGenerators(generators, autoencoder)
 
-    def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
-        return {**super().headers(spec), "a2b": self._header_a2b(spec)}
-
     def autoencoder_of(self, generator: nn.Module) -> nn.Module:
         encoder, _, decoder = split(generator)
         return compose(encoder, decoder)
-
-    def _header_a2b(self, spec: Spec) -> dict[str, Any]:
-        """Return the header of encoder, translator (if any) and decoder together."""
-        changes = spec.generators["a2b"].autoencoder_fields() if self.autoencoder_only else {}
-        return generator_header(spec, "a2b", **changes)
 
 
 class OnePairObjective:
@@ -194,7 +133,7 @@ class OnePairObjective:
 
     def __init__(self, config: OnePair, *, encoding: tuple[int, int, int], batched: bool = False):
         self.config, self.batched = config, batched
-        self.sources: list[Letter] = [domains_of(direction)[0] for direction in config.translator_directions]
+        self.sources: list[Letter] = [domains_of(direction)[0] for direction in config.directions]
         self.discriminators = tuple(f"D_{source}" for source in self.sources if config.adversarial)
         self.pools = {role: FakePool(config.pool_size, encoding) for role in self.discriminators}
         self.state: nn.Module = nn.ModuleDict(self.pools)
@@ -204,15 +143,12 @@ class OnePairObjective:
         self.num_uniforms = {"train": self.slots.num_uniforms}
 
     def phases(self) -> list[Phase]:
-        """Return the phases of the `stage`; translators and discriminators get the autoencoder's encodings."""
+        """Return the phases; translators and discriminators get the autoencoder's encodings."""
         translators = tuple(f"T_{source}" for source in self.sources)
         autoencoder = Phase(name="autoencoder", trains=("E", "R"), loss=self.autoencoder_loss)
         translator = Phase(name="translator", trains=translators, loss=self.translator_loss)
         discriminator = Phase(name="discriminator", trains=self.discriminators, loss=self.discriminator_loss)
-        if self.config.stage == "autoencoder":
-            return [autoencoder]
-        first = [] if self.config.stage == "translator" else [autoencoder]
-        return [*first, translator, *([discriminator] if self.discriminators else [])]
+        return [autoencoder, translator, *([discriminator] if self.discriminators else [])]
 
     def autoencoder_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         """Compute the reconstruction losses of both domains; cache the encodings."""
@@ -229,7 +165,7 @@ class OnePairObjective:
         return LossOutput(loss=sum_terms(terms), logged=terms, cache=_pack_encodings(encodings))
 
     def translator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """Compute the translators' losses on cached encodings, or on new ones if the autoencoder is not trained."""
+        """Compute the translators' losses on cached encodings, or on new ones if there are none."""
         encodings = _unpack_encodings(cache) or self._encode(nets, batch)
         terms: dict[str, Tensor] = {}
         fakes = _pack_encodings(encodings)
@@ -289,14 +225,6 @@ class OnePairObjective:
 def _without_translator(config: GeneratorConfig) -> GeneratorConfig:
     """Return the generator's configuration without its translator, which is separate for each direction."""
     return config.model_copy(update={**config.autoencoder_fields(), "output": config.output})
-
-
-def _load_in_order(net: nn.Module, other: nn.Module) -> None:
-    """Load weights in the order of layers, since their names depend on the number of blocks before them."""
-    names, weights = net.state_dict().keys(), other.state_dict().values()
-    if len(names) != len(weights):
-        raise RuntimeError(f"{len(weights)} tensors for {len(names)}")
-    net.load_state_dict(dict(zip(names, weights)))
 
 
 def _apply_to_each(net: nn.Module, inputs: Encodings) -> Encodings:

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -25,7 +24,6 @@ from velogan.methods.image_gan import sum_terms
 from velogan.networks.build import NetworkFactory
 from velogan.networks.cells import default_operations, discriminator_kinds
 from velogan.networks.discriminators import DiscriminatorConfig
-from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
 from velogan.objectives.base import HALVES, LossOutput, Objective, Phase, PhaseCache
 from velogan.search.supernet import (
@@ -143,9 +141,6 @@ class SearchMethod(Method):
             if (architecture := nets.get(ARCHITECTURE + name)) is not None:
                 attach_arch_parameters(net, architecture)  # pyright: ignore[reportArgumentType]
         return self.inner.inference_generators(nets, spec)
-
-    def load_pretrained(self, nets: Nets, load: Callable[[Path], tuple[nn.Module, GeneratorConfig]]) -> None:
-        self.inner.load_pretrained(nets, load)
 
     def autoencoder_of(self, generator: nn.Module) -> nn.Module | None:
         return self.inner.autoencoder_of(generator)

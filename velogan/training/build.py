@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +26,11 @@ from velogan.engine.trainer import Stepper, Trainer
 from velogan.methods.base import InferenceGenerators, Method, Role, Spec
 from velogan.methods.image_gan import ImageGAN
 from velogan.networks.build import NetworkFactory, build_network
-from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import HALVES, Objective
 from velogan.objectives.classes import SEGMENTER, SemanticConsistencyLoss
 from velogan.objectives.masks import MaskLoss
 from velogan.training.engine_rules import BATCH_NORMS
 from velogan.training.forward import build_forward_net, build_forward_nets
-from velogan.translate.model import load_translator
 from velogan.types import Batch, Direction, Nets
 
 Prepare = Callable[[Batch], Batch]
@@ -53,11 +50,6 @@ def build_roles(method: Method, spec: Spec, *, seed: int, colours: Tensor | None
     return roles
 
 
-def load_pretrained(method: Method, roles: Mapping[str, Role]) -> None:
-    """Load the weights that the method reuses from an earlier run. Raises ValueError if they do not fit."""
-    method.load_pretrained(_nets(roles), _load_generator)
-
-
 _MAX_SEGMENTER_CHANNELS = 32
 """Upper limit on the segmenter's channels, which otherwise equal the generator's."""
 
@@ -67,11 +59,6 @@ def _segmenter(spec: Spec, colours: Tensor) -> Role:
     channels = min(spec.generators["a2b"].channels, _MAX_SEGMENTER_CHANNELS)
     header = {"network": "segmenter", "in_channels": spec.channels["A"], "classes": len(colours), "channels": channels}
     return Role(net=build_network(header), header={**header, "colours": colours.int().tolist()})
-
-
-def _load_generator(run: Path) -> tuple[nn.Module, GeneratorConfig]:
-    translator = load_translator(run)
-    return translator.net, GeneratorConfig.model_validate(translator.header["config"])
 
 
 def _nets(roles: Mapping[str, Role]) -> dict[str, nn.Module]:

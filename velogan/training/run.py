@@ -30,11 +30,11 @@ from velogan.search.history import ArchitectureRecorder
 from velogan.search.method import SearchMethod
 from velogan.store.lock import lock_folder
 from velogan.training.batch_size import resolve_auto_batch_size
-from velogan.training.build import averaged_views, build_roles, build_trainer, load_pretrained
+from velogan.training.build import averaged_views, build_roles, build_trainer
 from velogan.training.context import RunContext
 from velogan.training.engine_settings import assign_threads, resolve_engine, resolve_engine_on_resume
 from velogan.training.resume import start_or_resume
-from velogan.training.run_folder import initial_weights_path, is_fresh_start, open_run
+from velogan.training.run_folder import initial_weights_path, open_run
 from velogan.training.session import Result, Session
 from velogan.training.weights import find_initial_weights, load_initial_weights
 from velogan.training.worker_ranks import check_same_images, run_worker_rank
@@ -157,12 +157,9 @@ def build_run(context: RunContext) -> tuple[Trainer, dict[str, Role]]:
     """
     config, folder = context.config, context.folder
     roles = build_roles(config.method, config.spec, seed=config.train.seed, colours=context.data.colours)
-    if context.distributed.is_main_process:
-        if path := initial_weights_path(folder, config):
-            line = load_initial_weights(config, roles, weights=context.initial_weights, path=path)
-            context.display.print_line(line)
-        if is_fresh_start(folder):
-            load_pretrained(config.method, roles)  # after the initial weights, so that these do not replace it
+    if context.distributed.is_main_process and (path := initial_weights_path(folder, config)):
+        line = load_initial_weights(config, roles, weights=context.initial_weights, path=path)
+        context.display.print_line(line)
     trainer = build_trainer(config, context.data, roles=roles, distributed=context.distributed)
     trainer.set_length(parse_length(config.train.length, images_per_epoch=trainer.images_per_epoch))
     return trainer, roles

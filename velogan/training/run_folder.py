@@ -15,7 +15,6 @@ from velogan.training.record import read_engine
 FIELDS_CHANGEABLE_ON_RESUME = (
     "data.cache_dir",
     "data.workers",
-    "method.start",
     "train.checkpoint_every",
     "train.keep",
     "train.length",

@@ -47,13 +47,10 @@ def train(
 
 
 def distributed_modules(config: Config) -> Sequence[Phase]:
-    """Return the phases that nodes will train. Raises ValueError if there is only one, or torchrun started velogan."""
+    """Return the phases that nodes will train. Raises ValueError if torchrun started velogan."""
     if is_distributed():
         raise ValueError(f"{SETTING} starts nodes by Ray: start velogan without torchrun")
-    modules = phases_of(config.method, config.spec)
-    if len(modules) == 1:
-        raise ValueError(f"{SETTING}: method={config.method.kind} has only one module, {modules[0].name}: remove it")
-    return modules
+    return phases_of(config.method, config.spec)
 
 
 @contextmanager
