@@ -23,50 +23,22 @@ from velogan.kernels.winograd import WinogradConvolution, fits_winograd
 
 LAYERS: dict[Callable[[nn.Module], bool], tuple[list[nn.Module], list[nn.Module]]] = {
     fits_winograd: (
-        [nn.Conv2d(64, 128, 3), nn.Conv2d(70, 51, 7), nn.Conv2d(16, 16, 5, dilation=2)],
-        [
-            nn.Conv2d(64, 64, 3, padding=1),
-            nn.Conv2d(64, 64, 3, stride=2),
-            nn.Conv2d(64, 64, 3, groups=2),
-            nn.Conv2d(64, 64, 4),
-            nn.Conv2d(64, 64, (3, 5)),
-            nn.Conv2d(64, 64, 3, dilation=(1, 2)),
-            nn.Conv2d(3, 64, 7),
-            nn.ReLU(),
-        ],
+        [nn.Conv2d(64, 128, 3), nn.Conv2d(16, 16, 5, dilation=2)],
+        [nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 64, 3, stride=2), nn.Conv2d(3, 64, 7), nn.ReLU()],
     ),
     fits_conv_weight_grad: (
         [nn.Conv2d(64, 128, 4, stride=2, padding=1)],
-        [
-            nn.Conv2d(64, 64, (3, 5)),
-            nn.Conv2d(64, 64, 3, stride=(1, 2)),
-            nn.Conv2d(64, 64, 3, padding="same"),
-            nn.Conv2d(64, 64, 3, padding=1, padding_mode="reflect"),
-            nn.Conv2d(64, 64, 3, groups=2),
-            nn.Conv2d(64, 64, 3, dilation=2),
-            nn.Conv2d(3, 64, 3),
-            nn.Conv2d(64, 1, 3),
-            nn.Linear(64, 64),
-        ],
+        [nn.Conv2d(64, 64, 3, padding="same"), nn.Conv2d(64, 64, 3, groups=2), nn.Conv2d(3, 64, 3), nn.Linear(64, 64)],
     ),
     is_few_channel_conv: (
         [nn.Conv2d(3, 64, 7), nn.Conv2d(64, 3, 7)],
-        [
-            nn.Conv2d(3, 64, 7, stride=2),
-            nn.Conv2d(3, 64, 7, padding=3),
-            nn.Conv2d(64, 64, 7),
-            nn.Conv2d(3, 64, 3),
-            nn.Conv2d(3, 64, (5, 7)),
-            nn.ConvTranspose2d(64, 3, 7),
-        ],
+        [nn.Conv2d(3, 64, 7, padding=3), nn.Conv2d(64, 64, 7), nn.Conv2d(3, 64, 3), nn.ConvTranspose2d(64, 3, 7)],
     ),
     fits_shared_cast: (
         [nn.Conv2d(3, 4, 3)],
         [
             nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"),
-            nn.Conv2d(3, 4, 3, padding="same"),
             nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 4, 3)),
-            nn.ReLU(),
         ],
     ),
 }
@@ -126,11 +98,3 @@ def test_few_channel_convolutions_in_float32_equal_the_library_s(inputs: int, ou
     grads = torch.autograd.grad(out, leaves, gradient.float())
     for grad, exact_grad in zip(grads, torch.autograd.grad(expected, exact, gradient)):
         torch.testing.assert_close(grad.double(), exact_grad, rtol=1e-4, atol=2e-4)
-
-
-def test_under_autocast_weights_get_float32_gradients():
-    x, weight = torch.randn(1, 3, 12, 12), torch.randn(8, 3, 7, 7, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        few_channel_conv2d(x, weight, None).sum().backward()
-    assert weight.grad is not None
-    assert weight.grad.dtype is torch.float32

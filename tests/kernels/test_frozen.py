@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
@@ -75,32 +73,13 @@ def test_maps_in_float32_are_exact(maps: FeatureMaps, native: FrozenMaps) -> Non
     assert max(_errors(_results(native, _images(2, 37, 50), dtype=torch.float32, half=False), exact)) < 1e-5
 
 
-def test_maps_on_a_gpu_equal_autocast_s_without_casts_of_weights(maps: FeatureMaps) -> None:
+def test_maps_on_a_gpu_equal_autocast_s(maps: FeatureMaps) -> None:
     images, bf16 = _images(2, 50, 36), FrozenBf16(maps)
     assert not list(bf16.parameters())
     plain = _results(maps, images, dtype=torch.float32, half=True)
     assert all(map(torch.equal, _results(bf16, images, dtype=torch.float32, half=True), plain))
     exact = _results(maps, images, dtype=torch.float32, half=False)
     assert all(map(torch.equal, _results(bf16, images, dtype=torch.float32, half=False), exact))
-    casts: list[int] = []
-    for net in (maps, bf16):
-        with torch.autocast("cpu", torch.bfloat16), torch.no_grad(), _CastCounter() as casts_of_net:
-            net(images)
-        casts.append(casts_of_net.count)
-    convolutions = sum(isinstance(layer, nn.Conv2d) for layer in maps.net.modules()) - 1  # the last makes no map
-    assert casts == [2 * convolutions + 1, 1]  # weights and biases, and the images
-
-
-class _CastCounter(TorchDispatchMode):
-    """Counts casts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func is torch.ops.aten._to_copy.default
-        return func(*args, **(kwargs or {}))
 
 
 def test_maps_do_not_depend_on_threads_and_propagate_nan(native: FrozenMaps) -> None:
@@ -111,12 +90,6 @@ def test_maps_do_not_depend_on_threads_and_propagate_nan(native: FrozenMaps) -> 
     assert all(map(torch.equal, *results))
     images[0, 0, 20, 20] = torch.nan
     assert all(value.isnan().any() for value in _results(native, images, dtype=torch.float32, half=True)[:4])
-
-
-def test_rejects_trained_networks(maps: FeatureMaps) -> None:
-    assert not fits_frozen(copy.deepcopy(maps).requires_grad_())
-    assert not fits_frozen(FeatureMaps(EfficientNetLite(None, variant="lite0")))
-    assert not fits_frozen(nn.Conv2d(3, 4, 1))
 
 
 def _mix(width: int, channels: tuple[int, ...]) -> Mix:

@@ -43,24 +43,16 @@ def _discriminator(**fields: Any) -> nn.Module:
     return initialise(build_discriminator(DiscriminatorConfig.model_validate({"channels": 4} | fields)), gain=0.3)
 
 
-CELLS = ("conv7", "max_pool", "conv7", "dilated5", "conv5", "conv3", "bilinear", "transposed3")
-CODE = ("conv7", "conv4", *CELLS[1:], "conv5")
+CODE = ("conv7", "conv4", "max_pool", "conv7", "dilated5", "conv5", "conv3", "bilinear", "transposed3", "conv5")
 
 NETS: dict[str, Callable[[], Any]] = {
     "resnet": lambda: _generator(),
-    "resnet without blocks": lambda: _generator(blocks=0),
     "resnet, batch norm": lambda: _generator(norm="batch", gain=0.1),  # else the last tanh saturates in eval mode
-    "resnet, norm with weights": lambda: _generator(norm="instance_affine"),
     "resnet, no norm": lambda: _generator(norm="none", gain=0.1),
     "resnet, resize": lambda: _generator(decoder="resize"),
     "unet": lambda: _generator(network="unet_128", channels=2),
-    "cells": lambda: _generator(network="cells", channels=6, operations=CELLS),
     "cells, code": lambda: _generator(network="cells", channels=6, operations=CODE, space="code"),
-    "patch of cells": lambda: _discriminator(network="cells", operations=("conv5", "max_pool", "dilated3", "conv4")),
     "patch": lambda: _discriminator(),
-    "deep patch": lambda: _discriminator(network="n_layers", layers=4),
-    "pixel": lambda: _discriminator(network="pixel"),
-    "patch, batch norm": lambda: _discriminator(norm="batch"),
     "patch, spectral norm": lambda: _discriminator(norm="spectral"),
 }
 
@@ -165,63 +157,6 @@ def test_gpu_kernels_are_checked_before_use(device: torch.device, tmp_path: Path
     assert load(device, tmp_path) == "Triton is not installed"
 
 
-def test_shares_the_weights_of_the_plain_network(kernels: NormKernels):
-    net = _generator()
-    fused = Fused(net, kernels)
-    assert not list(fused.parameters())
-    images = torch.rand(1, 3, 16, 16)
-    before = fused(images)
-    with torch.no_grad():
-        net.get_parameter("model.1.weight").mul_(-0.5)
-    assert not torch.equal(fused(images), before)
-
-
-@pytest.mark.parametrize("network", ["resnet", "unet_128"])
-def test_dropout_has_the_share_of_the_plain_network(network: str, kernels: NormKernels):
-    torch.manual_seed(0)
-    net = _generator(dropout=True, network=network)
-    fused, images = Fused(net, kernels), torch.rand(2, 3, 128, 128) * 2 - 1
-    results = []
-    for forward_net, seed in ((net, 1), (fused, 1), (fused, 2)):
-        torch.manual_seed(seed)
-        results.append(forward_net(images).detach())
-    plain, same, other = results
-    # the masks follow the memory layout, which differs; their share does not
-    torch.testing.assert_close(same.mean(), plain.mean(), rtol=0.05, atol=0.05)
-    assert not torch.equal(same, other)
-    net.eval()
-    torch.testing.assert_close(fused(images), net(images), rtol=1e-3, atol=1e-4)
-
-
-def test_bf16_stays_within_rounding(kernels: NormKernels):
-    torch.manual_seed(0)
-    net, images = _generator(), torch.rand(1, 3, 32, 32) * 2 - 1
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = Fused(net, kernels)(images)
-    assert out.dtype == torch.bfloat16
-    assert (out.float() - net(images)).abs().mean() < 0.02
-
-
-class _Plus(nn.Module):
-    """Computes `x + model(x)` without declaring it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.InstanceNorm2d(4), nn.ReLU())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.model(x)
-
-
-class _NotResidual(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv_block = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.InstanceNorm2d(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv_block(x)
-
-
 class _HalfResidual(ResidualBlock):
     def forward(self, x: Tensor) -> Tensor:
         return 0.5 * x + self.conv_block(x)
@@ -235,50 +170,16 @@ class _Widened(ResidualBlock):
         self.extra = nn.Conv2d(4, 4, 3)
 
 
-class _Reversed(nn.Sequential):
-    def forward(self, input: Tensor) -> Tensor:
-        for layer in reversed(self):
-            input = layer(input)
-        return input
-
-
 class _TwiceNorm(nn.InstanceNorm2d):
     def forward(self, input: Tensor) -> Tensor:
         return 2 * super().forward(input)
 
 
-class _NegativeConvolution(nn.Conv2d):
-    def forward(self, input: Tensor) -> Tensor:
-        return -super().forward(input)
-
-
-def _doubled(module: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-    return inputs[0] * 2
-
-
-def _with_hook(net: nn.Module, name: str) -> nn.Module:
-    net.get_submodule(name).register_forward_pre_hook(_doubled)
-    return net
-
-
-def _patched() -> nn.Module:
-    block = ResidualBlock(4, norm="instance", dropout=False)
-    block.forward = block.conv_block.forward  # pyright: ignore[reportAttributeAccessIssue]
-    return block
-
-
 UNDECLARED = {
-    "x + model(x)": _Plus,
-    "conv_block without a residual": _NotResidual,
     "another forward": lambda: _HalfResidual(4, norm="instance", dropout=False),
-    "another forward of one object": _patched,
     "an unused layer": _Widened,
-    "a sequence in another order": lambda: _Reversed(nn.ReLU(), nn.Conv2d(4, 4, 1)),
     "another norm": lambda: nn.Sequential(nn.Conv2d(4, 4, 1), _TwiceNorm(4)),
-    "another convolution": lambda: nn.Sequential(_NegativeConvolution(4, 4, 5), nn.InstanceNorm2d(4)),
     "another padding": lambda: nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect", bias=False),
-    "hook of a block": lambda: _with_hook(nn.Sequential(ResidualBlock(4, norm="instance", dropout=False)), "0"),
-    "hook of a layer": lambda: _with_hook(nn.Sequential(nn.Conv2d(4, 4, 1), nn.InstanceNorm2d(4), nn.ReLU()), "0"),
 }
 
 
@@ -289,24 +190,14 @@ def test_calls_undeclared_modules_unchanged(name: str, kernels: NormKernels):
     torch.testing.assert_close(Fused(net, kernels)(images), net(images), rtol=1e-4, atol=1e-4)
 
 
-def test_a_class_that_inherits_forward_inherits_the_declaration(kernels: NormKernels):
-    class Named(ResidualBlock):
-        pass
-
-    called: list[int] = []
-    net = Named(4, norm="instance", dropout=False)
-    fused, images = Fused(nn.Sequential(net), kernels), torch.rand(1, 4, 12, 12)
-    forward = Named.forward
-    Named.forward = lambda self, x: called.append(1) or forward(self, x)
-    torch.testing.assert_close(fused(images), net(images), rtol=1e-4, atol=1e-4)
-    assert len(called) == 1  # only by the plain network
-
-
-def test_calls_hooks_that_are_added_later(kernels: NormKernels):
+def test_uses_weights_and_hooks_that_change_later(kernels: NormKernels):
     torch.manual_seed(0)
     net, images = _generator(), torch.rand(1, 3, 16, 16)
     fused = Fused(net, kernels)
+    with torch.no_grad():  # the fused network reads the weights of the plain one
+        net.get_parameter("model.1.weight").mul_(-0.5)
     before = fused(images)
+    torch.testing.assert_close(before, net(images), rtol=1e-4, atol=1e-4)
     handle = net.get_submodule("model.1").register_forward_hook(lambda module, inputs, output: output.roll(3, 2) ** 2)
     torch.testing.assert_close(fused(images), net(images), rtol=1e-4, atol=1e-4)
     assert not torch.allclose(fused(images), before, atol=1e-3)

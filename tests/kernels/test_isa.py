@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from velogan.kernels import isa, native
-from velogan.kernels.isa import ISA_LEVELS, LEVEL_VARIABLE, build_all, find_prebuilt, supported_levels
+from velogan.kernels.isa import ISA_LEVELS, LEVEL_VARIABLE, build_all, supported_levels
 from velogan.kernels.norms import NormKernels
 
 FLAGS = {
@@ -45,19 +44,6 @@ def test_accepts_a_lower_level_and_rejects_others(cpu):
         cpu(FLAGS["x86-64-v3"], level)
         with pytest.raises(ValueError, match=f"VELOGAN_CPU_LEVEL='{level}': this CPU supports x86-64-v3; set"):
             supported_levels()
-
-
-def test_finds_prebuilt_libraries_of_supported_levels(cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(isa, "HERE", tmp_path)
-    (tmp_path / "built").mkdir()
-    for name in ("norms-avx512-bf16", "norms-x86-64-v3", "winograd-avx512-bf16"):
-        (tmp_path / "built" / f"{name}.so").touch()
-    cpu(FLAGS["avx512-bf16"])
-    assert [file.stem for file in find_prebuilt("norms")] == ["norms-avx512-bf16", "norms-x86-64-v3"]
-    assert [file.stem for file in find_prebuilt("winograd")] == ["winograd-avx512-bf16"]
-    cpu(FLAGS["avx512-bf16"], "x86-64-v4")
-    assert [file.stem for file in find_prebuilt("norms")] == ["norms-x86-64-v3"]
-    assert not find_prebuilt("winograd")
 
 
 @pytest.mark.skipif("x86-64-v3" not in supported_levels(), reason="this CPU has no AVX2")
@@ -96,14 +82,3 @@ def test_the_level_applies_to_torch():
             check=True,
         )
         assert done.stdout.startswith("avx2 AVX2" if level == "x86-64-v3" else "avx512 AVX512_CORE")
-
-
-def test_a_library_does_not_depend_on_torch_and_python(tmp_path: Path):
-    """So one wheel serves all versions of both: it is loaded here without either."""
-    if native.load_kernels(tmp_path) is None:
-        pytest.skip("there is no g++")
-    (library,) = tmp_path.glob("norms-*.so")
-    needed = subprocess.run(["ldd", str(library)], capture_output=True, text=True, check=True).stdout
-    assert "torch" not in needed
-    assert "python" not in needed
-    assert ctypes.CDLL(str(library)).norm_forward

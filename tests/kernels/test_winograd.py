@@ -92,17 +92,6 @@ def test_gradients_are_as_exact_as_the_library_s(
         assert (actual - exact).norm() < 2 * (rough - exact).norm(), name
 
 
-def test_integers_are_exact(gemm: Bf16Gemm) -> None:
-    conv = _convolution(64, 64, bias=True).requires_grad_(False)
-    conv.weight.copy_(torch.randint(-1, 2, conv.weight.shape) * 4 * (torch.rand(64, 64, 1, 1) < 0.1))
-    conv.bias.copy_(torch.arange(64.0) % 4)  # pyright: ignore[reportOptionalMemberAccess]
-    x = torch.randint(0, 2, (1, 64, 9, 8)).float()
-    expected = conv(x)
-    assert expected.abs().max() < 256  # all of it fits into 8 bits
-    result = WinogradConv2d(conv, gemm)(x.bfloat16())
-    assert torch.equal(result.float(), expected)
-
-
 @pytest.mark.parametrize(("kernel", "dilation"), [(3, 1), (7, 1), (5, 2)])
 def test_results_do_not_depend_on_threads_or_neighbours(gemm: Bf16Gemm, kernel: int, dilation: int) -> None:
     conv, reach = _convolution(64, 128, kernel, dilation), (kernel - 1) * dilation
@@ -145,34 +134,15 @@ def test_transforms_weights_once_per_step(gemm: Bf16Gemm, monkeypatch: pytest.Mo
         torch.testing.assert_close(after.float(), conv(x.float()), rtol=0, atol=0.05 * float(after.float().std()))
     conv.load_state_dict(_convolution(64, 64).state_dict())
     assert torch.equal(fast(x), before)
-    with torch.no_grad():
-        fast(x)
-        torch._fused_sgd_(  # leaves the count of changes as it was
-            [conv.weight],
-            [conv.weight.clone()],
-            [],
-            weight_decay=0.0,
-            momentum=0.0,
-            lr=1.0,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=True,
-        )
-        assert conv.weight.abs().max() == fast(x).abs().max() == 0
-
-
-CELLS = ("conv3", "avg_pool", "conv7", "dilated5", "conv5", "dilated3", "bilinear", "nearest")
 
 
 @pytest.mark.parametrize(
     ("config", "build"),
     [
         (GeneratorConfig(channels=16, blocks=2), build_generator),
-        (GeneratorConfig(network="cells", channels=33, blocks=2, operations=CELLS), build_generator),
         (GeneratorConfig(network="cells", channels=17, blocks=1), SupernetFactory(NetworkFactory()).generator),
     ],
-    ids=["resnet", "cells", "supernet"],
+    ids=["resnet", "supernet"],
 )
 def test_a_fused_generator_is_as_exact_as_plain_bfloat16(
     config: GeneratorConfig, build: Callable[[GeneratorConfig], nn.Module], gemm: Bf16Gemm, kernels: NormKernels
