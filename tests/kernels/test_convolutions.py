@@ -18,7 +18,6 @@ from velogan.kernels.few_channel import few_channel_conv2d, is_few_channel_conv
 from velogan.kernels.fp32_gemm import load_fp32_gemm
 from velogan.kernels.fused import training_speedup
 from velogan.kernels.native import load_kernels
-from velogan.kernels.shared_casts import fits_shared_cast
 from velogan.kernels.winograd import WinogradConvolution, fits_winograd
 
 LAYERS: dict[Callable[[nn.Module], bool], tuple[list[nn.Module], list[nn.Module]]] = {
@@ -33,13 +32,6 @@ LAYERS: dict[Callable[[nn.Module], bool], tuple[list[nn.Module], list[nn.Module]
     is_few_channel_conv: (
         [nn.Conv2d(3, 64, 7), nn.Conv2d(64, 3, 7)],
         [nn.Conv2d(3, 64, 7, padding=3), nn.Conv2d(64, 64, 7), nn.Conv2d(3, 64, 3), nn.ConvTranspose2d(64, 3, 7)],
-    ),
-    fits_shared_cast: (
-        [nn.Conv2d(3, 4, 3)],
-        [
-            nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"),
-            nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 4, 3)),
-        ],
     ),
 }
 

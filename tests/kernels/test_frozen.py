@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
-from velogan.kernels.shared_casts import FrozenBf16
 from velogan.networks.efficientnet_lite import EfficientNetLite, FeatureMaps
 from velogan.networks.projected import Mix
 
@@ -71,15 +70,6 @@ def test_maps_in_bfloat16_are_as_exact_as_the_plain_ones(
 def test_maps_in_float32_are_exact(maps: FeatureMaps, native: FrozenMaps) -> None:
     exact = _results(copy.deepcopy(maps).double(), _images(2, 37, 50), dtype=torch.float64, half=False)
     assert max(_errors(_results(native, _images(2, 37, 50), dtype=torch.float32, half=False), exact)) < 1e-5
-
-
-def test_maps_on_a_gpu_equal_autocast_s(maps: FeatureMaps) -> None:
-    images, bf16 = _images(2, 50, 36), FrozenBf16(maps)
-    assert not list(bf16.parameters())
-    plain = _results(maps, images, dtype=torch.float32, half=True)
-    assert all(map(torch.equal, _results(bf16, images, dtype=torch.float32, half=True), plain))
-    exact = _results(maps, images, dtype=torch.float32, half=False)
-    assert all(map(torch.equal, _results(bf16, images, dtype=torch.float32, half=False), exact))
 
 
 def test_maps_do_not_depend_on_threads_and_propagate_nan(native: FrozenMaps) -> None:

@@ -33,7 +33,6 @@ from velogan.kernels.plan import (
     apply,
     tokens,
 )
-from velogan.kernels.shared_casts import FrozenBf16, SharedCastConvolutions, fits_shared_cast
 from velogan.kernels.winograd import WinogradConvolution, fits_winograd, winograd_convolution
 from velogan.types import forward_kind_of
 
@@ -44,33 +43,24 @@ NativeGemm = Bf16Gemm | Fp32Gemm
 class Fused(PlannedNetwork):
     """`net` with fused steps: same weights, same result up to rounding, no second derivatives.
 
-    With `gemm`, convolutions in its precision are native if that is faster. With kernels for GPUs, the library's
-    convolutions share the casts of their weights (`SharedCastConvolutions`). Modules of unknown `forward_kind`
-    are called unchanged. For `recompute` and hooks see `PlannedNetwork`.
+    With `gemm`, convolutions in its precision are native if that is faster. Modules of unknown `forward_kind` are
+    called unchanged. For `recompute` and hooks see `PlannedNetwork`.
     """
 
     def __init__(
         self, net: nn.Module, kernels: NormKernels, gemm: NativeGemm | None = None, *, recompute: bool = False
     ):
-        casts = SharedCastConvolutions()
-        plan = _Planner(tokens(net), kernels, casts if kernels.on_gpu else gemm).plan()
+        plan = _Planner(tokens(net), kernels, gemm).plan()
         super().__init__(net, plan, layout=torch.channels_last, recompute=recompute)
-        self._casts = casts
-
-    def forward(self, x: Tensor) -> Tensor:
-        with self._casts.hold_casts(x):
-            return super().forward(x)
 
 
 def to_native(net: nn.Module, *, kernels: NormKernels, gemm: NativeGemm | None, recompute: bool = False) -> nn.Module:
     """Return `net` computed by native kernels as far as possible.
 
-    Frozen features become `FrozenMaps`, on a GPU `FrozenBf16`; their mixing becomes `FrozenMix`; other networks become
-    `Fused`, which takes `recompute`.
+    Frozen features become `FrozenMaps`; their mixing becomes `FrozenMix`; other networks become `Fused`, which takes
+    `recompute`.
     """
     kind = forward_kind_of(net)
-    if kind == "maps" and kernels.on_gpu and not any(weight.requires_grad for weight in net.parameters()):
-        return FrozenBf16(net)
     if kind == "maps":
         return FrozenMaps(net, gemm) if isinstance(gemm, Bf16Gemm) and fits_frozen(net) else net
     if kind == "mix":
@@ -82,16 +72,12 @@ class _Planner:
     """Turns layers into steps: the first fusion rule that matches the next layers builds a step for them.
 
     A rule returns the step for a layer with its token, or None if it does not match. It removes the other layers that
-    the step computes from `_remaining`, the layers after this one. `convolutions` is None if the library's are faster.
+    the step computes from `_remaining`, the layers after this one. `gemm` is None if the library's convolutions are
+    faster.
     """
 
-    def __init__(
-        self,
-        layers: Iterable[nn.Module],
-        kernels: NormKernels,
-        convolutions: NativeGemm | SharedCastConvolutions | None,
-    ):
-        self._remaining, self._kernels, self._convolutions = list(layers), kernels, convolutions
+    def __init__(self, layers: Iterable[nn.Module], kernels: NormKernels, gemm: NativeGemm | None):
+        self._remaining, self._kernels, self._gemm = list(layers), kernels, gemm
 
     def plan(self) -> Plan:
         """Return the steps; a layer that no rule matches is called unchanged."""
@@ -111,16 +97,12 @@ class _Planner:
             return None  # other modes pad in a separate operation
         norm_cancels_bias = bool(self._remaining) and _is_plain_norm(self._remaining[0])
         has_bias = layer.bias is not None and not norm_cancels_bias
-        if not isinstance(self._convolutions, SharedCastConvolutions):
-            convolve = _cpu_convolution(layer, self._convolutions, has_bias=has_bias)
-        elif fits_shared_cast(layer):
-            convolve = self._convolutions.step(layer, has_bias=has_bias)
-        else:
-            convolve = layer
-        return layer, apply(convolve)
+        if self._kernels.on_gpu:
+            return layer, apply(_library_convolution(layer, has_bias=has_bias))
+        return layer, apply(_cpu_convolution(layer, self._gemm, has_bias=has_bias))
 
     def _mixture(self, layer: nn.Module) -> PlannedStep | None:
-        gemm = self._convolutions
+        gemm = self._gemm
         is_mixture = isinstance(layer, Opaque) and forward_kind_of(layer.wrapped[0]) == "mixture"
         if not is_mixture or not isinstance(gemm, Bf16Gemm):
             return None
@@ -183,6 +165,11 @@ def _cpu_convolution(
     if is_few_channel_conv(layer):
         bf16_gemm = gemm if isinstance(gemm, Bf16Gemm) else None
         return lambda x: few_channel_conv2d(x, layer.weight, layer.bias if has_bias else None, bf16_gemm)
+    return _library_convolution(layer, has_bias=has_bias)
+
+
+def _library_convolution(layer: nn.Conv2d | nn.ConvTranspose2d, *, has_bias: bool) -> Callable[[Tensor], Tensor]:
+    """Return a function that computes `layer` by the library, with its bias if `has_bias`."""
     if has_bias:
         return layer
     if isinstance(layer, nn.ConvTranspose2d):
