@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,4 @@ def test_sizes_and_distances_are_relative_to_the_hand_made_networks(tmp_path: Pa
     full = Config().generator
     size = network_size(full.model_copy(update={"channels": 32})).parameters / network_size(full).parameters
     assert panel["OF32"] == [(pytest.approx(size), pytest.approx(0.5))]
-    picture = scatter.draw(panels)
-    assert len(re.findall(r"<title>(?:C64|OF32)</title>", picture)) == 6
-    assert "the paper&#x27;s N64: 0.831" in picture  # 38.05 / 45.78, section 4.3
-    with pytest.raises(ValueError, match="horse2zebra a2b: C64 has no score"):
-        scatter.make_panels(runs[-1:])
+    assert scatter.draw(panels).count("<title>OF32</title>") == 2

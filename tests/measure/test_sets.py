@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,35 +43,6 @@ def test_closed_is_the_share_between_unchanged_and_real_images() -> None:
     assert figures["a2b"]["closed (SqueezeNet)"]["value"] == pytest.approx(0.5)
     assert figures["a2b"]["share"] == {"value": 0.5, "nothing": 0.0, "real": 0.9}
     assert figures["b2a"] == {}
-
-
-def test_the_table_has_rows_by_direction_and_the_median() -> None:
-    def run(set_name: str, recipe: str, seed: int, a2b: float, b2a: float | None) -> dict[str, Any]:
-        ways = {"a2b": {"closed": {"value": a2b}}} | ({} if b2a is None else {"b2a": {"closed": {"value": b2a}}})
-        return {"set": set_name, "recipe": recipe, "seed": seed, "ways": ways}
-
-    runs = [run("maps", "fast", 0, 0.5, 0.7), run("maps", "fast", 1, 0.7, 0.9), run("faces", "fast", 0, 0.1, -0.2)]
-    tables = sets.tabled([*runs, run("maps", "onepair", 0, 0.3, None)])
-    assert sets.grid("closed", tables["closed"]) == [
-        ["set", "direction", "fast", "onepair"],
-        ["maps", "A to B", "60 (50 to 70)", "30"],
-        ["maps", "B to A", "80 (70 to 90)", ""],
-        ["faces", "A to B", "10", ""],
-        ["faces", "B to A", "-20", ""],
-        ["median", "", "35", "30"],
-        ["lowest", "", "-20", "30"],
-    ]
-    assert "| maps | A to B | 60 (50 to 70) | 30 |" in list(sets.markdown(tables))
-
-
-def test_the_plot_has_a_dot_for_each_recipe() -> None:
-    rows = {("maps", "a2b"): {"recipes": {"fast": [0.5, 0.7], "onepair": [-2.5]}}, ("maps", "b2a"): {"recipes": {}}}
-    dots = re.findall(r'<rect x="([\d.]+)"[^>]*><title>(.+?)</title>', sets.drawing(rows))
-    assert [(float(x) + 5, title) for x, title in dots] == [
-        (pytest.approx(190 + 550 * 0.8), "fast: 60 (50 to 70)"),
-        (pytest.approx(190), "onepair: -250"),  # beyond the edge
-    ]
-    assert "maps, B to A" in sets.drawing(rows)
 
 
 @pytest.mark.soak

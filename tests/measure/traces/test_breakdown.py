@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 
 from velogan.measure.traces.breakdown import (
-    gaps_between,
-    histogram,
     idle,
     kernels,
     launches,
     streams,
     temporal,
-    union,
 )
 from velogan.measure.traces.reading import load_events, read_timeline
 from velogan.measure.traces.timeline import Activity, Launch, Timeline
@@ -127,16 +124,3 @@ def test_operators_on_a_cpu_are_counted_once():
     assert table["compute"]["microseconds"] == 20 + 40
     assert table["non_compute"]["microseconds"] == 20
     assert table["idle"]["microseconds"] == 20 + 60 + 20
-
-
-def test_unions_and_gaps():
-    assert union([(5, 6), (0, 2), (1, 3), (3, 4), (9, 9)]) == [(0, 4), (5, 6)]
-    assert gaps_between([(0, 4), (5, 6)], (1, 8)) == [(4, 5), (6, 8)]
-    assert gaps_between([], (1, 8)) == [(1, 8)]
-
-
-def test_the_histogram_ends_with_its_longest():
-    bins = histogram([0.5, 1.5, 1.9, 12])
-    assert _counts(bins) == {1: 1, 2: 2, 20: 1}
-    assert bins[-1] == {"below": 20, "count": 1, "microseconds": 12}
-    assert histogram([]) == []
