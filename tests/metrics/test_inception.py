@@ -56,16 +56,6 @@ def test_names_and_shapes_equal_those_of_the_ported_weights(state: Mapping[str, 
     Inception({**state, "Mixed_7c.branch_pool.bn.num_batches_tracked": torch.tensor(1)})
 
 
-@torch.inference_mode()
-def test_features_depend_on_the_image(state: Mapping[str, Tensor]) -> None:
-    net = Inception(state)
-    images = torch.rand(2, 3, 40, 30, generator=torch.Generator().manual_seed(1)) * 2 - 1
-    features = net.extract_features(images)
-    assert features.shape == (2, 2048)
-    assert features.isfinite().all()
-    assert not torch.allclose(features[0], features[1], rtol=1e-2)
-
-
 def test_scales_inputs_as_clean_fid_does(state: Mapping[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     inputs: list[Tensor] = []
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
@@ -75,16 +73,6 @@ def test_psnr_counts_only_the_mask() -> None:
     assert psnr(x, y, torch.zeros_like(mask)).isnan().all()
 
 
-@given(st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
-def test_psnr_equals_numpy_and_is_symmetric(seed: int) -> None:
-    x, y = _pair(seed)
-    a, b = x.double().numpy(), y.double().numpy()
-    expected = 10 * np.log10(4 / ((a - b) ** 2).mean(axis=(1, 2, 3)))
-    np.testing.assert_allclose(psnr(x, y).numpy(), expected, rtol=1e-12)
-    assert torch.equal(psnr(x, y), psnr(y, x))
-
-
 @pytest.mark.parametrize("masked", [False, True])
 def test_ssim_equals_the_paper_s_formula(masked: bool) -> None:
     x, y = _pair(3)
@@ -97,12 +85,6 @@ def test_ssim_equals_the_paper_s_formula(masked: bool) -> None:
     for i in range(2):
         expected = _ssim_by_windows(a[i], b[i], mask[i, 0].numpy())
         assert values[i].item() == pytest.approx(expected, abs=1e-10)
-
-
-def test_ssim_is_one_only_for_equal_images() -> None:
-    x, y = _pair(5, side=32)
-    assert ssim(x, x).tolist() == pytest.approx([1.0, 1.0], abs=1e-12)
-    assert (ssim(x, y) < 0.99).all()
 
 
 def test_structure_equals_the_paper_s_formula() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from itertools import pairwise
 from statistics import fmean
 
 import numpy as np
@@ -78,29 +77,6 @@ def test_the_distance_equals_a_plain_computation():
     assert distance == pytest.approx(np.mean(distances), rel=1e-5)
 
 
-def test_equal_sets_have_no_distance_and_similar_ones_a_small_one():
-    images, other = _noise(8, 3, 32, 32), _noise(8, 3, 32, 32, seed=1)
-    assert sliced_wasserstein(images, images.clone()) == [0.0, 0.0]
-    similar, different = sliced_wasserstein(images, other), sliced_wasserstein(images, other * 0.5)
-    assert all(0 < small < large / 5 for small, large in zip(similar, different))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda images, amount: images + amount,  # brightness
-        lambda images, amount: images * (1 + amount),  # contrast
-        lambda images, amount: images + amount * torch.tensor([1.0, 0, -1])[:, None, None],  # colour
-        lambda images, amount: images + amount * _noise(len(images), 3, 32, 32, seed=3),  # grain
-    ],
-    ids=["brightness", "contrast", "colour", "grain"],
-)
-def test_the_distance_grows_with_the_change(change):
-    real = _noise(6, 3, 32, 32)
-    distances = [sum(sliced_wasserstein(change(real, amount), real)) for amount in (0.0, 0.1, 0.2, 0.4)]
-    assert all(less < more for less, more in pairwise(distances))
-
-
 def test_sets_may_differ_in_count_and_be_of_one_colour():
     flat = torch.zeros(3, 1, 16, 16)
     assert sliced_wasserstein(flat, torch.zeros(5, 1, 16, 16)) == [0.0]
@@ -113,12 +89,6 @@ def test_an_almost_constant_channel_does_not_dominate():
     for images, rest in ((real, 0.0), (good, 0.002), (bad, 0.0005)):
         images[:, ::2] = -1 + rest * torch.rand(6, 2, 32, 32, generator=torch.Generator().manual_seed(3))
     assert all(near < far for near, far in zip(sliced_wasserstein(good, real), sliced_wasserstein(bad, real)))
-
-
-def test_the_seed_determines_the_distance():
-    images, real = _noise(3, 3, 32, 32), _noise(4, 3, 32, 32, seed=1)
-    assert sliced_wasserstein(images, real) == sliced_wasserstein(images, real)
-    assert sliced_wasserstein(images, real) != sliced_wasserstein(images, real, seed=1)
 
 
 def test_resampled_distances_have_narrower_intervals_with_more_images() -> None:
@@ -134,11 +104,6 @@ def test_resampled_distances_have_narrower_intervals_with_more_images() -> None:
         assert low < value < high
         widths.append(high - low)
     assert widths[1] < widths[0]
-
-
-def test_names_of_patches_contain_the_size() -> None:
-    assert [*level_patches(torch.zeros(1, 3, 64, 40))] == ["patches_64x40", "patches_32x20"]
-    assert level_patches(torch.zeros(2, 3, 20, 16), patches=5)["patches_20x16"].shape == (2, 5, 3, 49)
 
 
 def test_the_distance_of_feature_maps_does_not_depend_on_positions():
