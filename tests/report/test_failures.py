@@ -35,18 +35,7 @@ def test_a_discriminator_wins_with_a_small_fraction_of_its_first_loss() -> None:
     assert find_failures(log("loss/discriminator/a", 0.5, 0.2, *[0.01] * 9)) == []  # single steps of a short run
     assert "discriminator D_A" in failure.description
     assert find_failures(log("loss/discriminator/a", 0.5, 0.2, 0.2, 0.2)) == []
-    assert find_failures(log("loss/discriminator/total", 0.5, *[0.01] * 10)) == []
     assert find_failures(log("loss/discriminator/a", 5.0, -3.0, *[0.0] * 10)) == []  # a critic's loss has no level
-
-
-def test_at_the_end_of_a_run_one_measurement_is_enough() -> None:
-    (row,) = log("failure/change_a2b", 0.0)
-    assert find_failures([row]) == []
-    (failure,) = find_failures([{**row, "ended": True}])
-    assert failure.since == 10
-    assert (
-        find_failures([{**row, "ended": True}, *log("failure/change_a2b", 0.5)]) == []
-    )  # it was made longer, and better
 
 
 def test_reports_translations_that_became_worse() -> None:
@@ -55,9 +44,6 @@ def test_reports_translations_that_became_worse() -> None:
     assert "0.170, and was 0.100 at 20 images" in failure.description
     assert "the best checkpoint, which translate uses" in failure.hint
     assert find_failures(log("validation/distance", 0.2, 0.1, 0.12, 0.16, 0.14)) == []
-    assert find_failures(log("validation/distance", 0.2, 0.16, 0.1)) == []
-    (row,) = log("validation/distance", 0.2)
-    assert find_failures([{**row, "validation/distance": 0.1}, {**row, "ended": True}])
 
 
 def test_reports_no_gain_over_the_unchanged_input_at_the_end() -> None:
@@ -81,11 +67,6 @@ def test_a_good_direction_does_not_hide_a_bad_one() -> None:
     assert "is 0.660, and was 0.250 at 10 images" in failure.description
     assert [final_checkpoint_is_worse(stats[:count]) for count in (2, 3, 4)] == [False, False, True]
 
-    useless = [{**row, "validation/distance_a2b": 1.1, "ended": True} for row in stats[:3]]
-    useless[0]["validation/distance_a2b"] = 0.9  # by chance, at a checkpoint that is not used
-    (failure,) = find_failures(useless)
-    assert failure.description.startswith("a2b: translations are no closer to real images")
-
 
 def test_describes_the_improvement_at_the_end() -> None:
     stats = [
@@ -98,8 +79,6 @@ def test_describes_the_improvement_at_the_end() -> None:
     assert describe_improvement(stats) == (
         "translations of held-out images are 40% closer to real ones than their inputs are (a2b 50%, b2a 30%)"
     )
-    related = [{**stats[-1], "failure/retrieval_a2b": 0.991, "failure/retrieval_b2a": 0.8}]
-    assert (describe_improvement(related) or "").endswith("another in a2b 99%, b2a 80% of comparisons")
     bad = [*stats[:-1], {**stats[-1], "validation/distance": 0.8}]
     assert final_checkpoint_is_worse(bad)
     assert "are 70% closer" in (describe_improvement(bad) or "")  # by the best checkpoint, which translate uses
@@ -110,7 +89,3 @@ def test_describes_the_improvement_at_the_end() -> None:
 UNCHANGED_IS_1 = dict.fromkeys(
     ("validation/unchanged_input", "validation/unchanged_input_a2b", "validation/unchanged_input_b2a"), 1.0
 )
-
-
-def test_ignores_unknown_signs_and_incomplete_rows() -> None:
-    assert find_failures([*log("failure/later_a2b", 1.0, 1.0), {"failure/correlation_a2b": "x"}, {}]) == []

@@ -12,7 +12,7 @@ from velogan.report.run_data import read_run_data
 MakeRun = Callable[..., Path]
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 24, 25, 100, 1000])
+@pytest.mark.parametrize("count", [1, 24, 25, 1000])
 def test_picks_evenly_with_first_and_last(count: int) -> None:
     picked = pictures.pick_evenly(list(range(count)), 24)
     assert (picked[0], picked[-1]) == (0, count - 1)
@@ -30,15 +30,3 @@ def test_limits_the_size_of_pages(make_run: MakeRun, monkeypatch: pytest.MonkeyP
     assert sum(len(frame["uri"]) for entry in entries for frame in entry["frames"]) < 100_000 * 4 / 3 + 5000
     assert [len(entry["frames"]) for entry in entries] == [24, 24]
     assert write_report([run]).stat().st_size < unlimited
-
-
-def test_many_runs_share_the_number_of_frames(make_run: MakeRun) -> None:
-    runs = [read_run_data(make_run(f"run{number}", times=20)) for number in range(4)]
-    assert {len(entry["frames"]) for entry in pictures.build_galleries(runs)} == {12}
-
-
-def test_omits_damaged_images(make_run: MakeRun) -> None:
-    run = make_run()
-    (run / "samples" / "000000300-a2b.png").write_bytes(b"damaged")
-    entry = pictures.build_galleries([read_run_data(run)])[0]
-    assert [frame["images"] for frame in entry["frames"]] == [100, 200]

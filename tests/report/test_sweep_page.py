@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from velogan.report.sweep_page import write_sweep_page
-from velogan.report.sweep_tables import metric_label
 
 
 def sweep_result(settings: dict[str, dict[str, Any]], *, seeds: int = 2, **changes: Any) -> dict[str, Any]:
@@ -69,24 +68,6 @@ def test_compares_the_best_setting_with_the_unchanged_input(
     assert (", of the unchanged input 0." in html) is (unchanged is not None)
 
 
-def test_explains_the_interval_and_the_direction_of_the_metric(page: Callable[..., str]) -> None:
-    seeds = page(TWO)
-    assert "a bootstrap over seeds (10,000 resamples); it does not include the choice of images" in seeds
-    assert "lower is better" in seeds
-    verdicts = sweep_result(TWO)["verdicts"]
-    verdicts["lr=2"]["over"] = "seeds and images"
-    both = page(TWO, verdicts=verdicts)
-    assert "a bootstrap over seeds and images (10,000 resamples). " in both
-    assert "<td>0.100 <small>0.0100 to 0.300</small></td>" in both
-
-    verdicts = sweep_result(TWO)["verdicts"]
-    verdicts["lr=2"] |= {"difference": -0.1, "interval_95": [-0.3, -0.01], "over": "seeds and images"}
-    higher = page(TWO, verdicts=verdicts, better="higher")
-    assert "<b>lr=1</b> has the highest Patch" in higher
-    assert "<td>0.100 <small>0.0100 to 0.300</small></td>" in higher
-    assert "a bootstrap over seeds and images (10,000 resamples). " in higher
-
-
 def test_shows_the_metric_on_test_images(page: Callable[..., str]) -> None:
     """A PSNR is infinite, None in JSON, if nothing has changed."""
     result = sweep_result(TWO)
@@ -107,9 +88,3 @@ def test_reports_a_sweep_without_scores(page: Callable[..., str]) -> None:
     assert "No finished run has a score" in html
     assert "no &lt;pictures&gt;" in html
     assert "Settings</h2>" not in html
-
-
-def test_labels_metrics() -> None:
-    assert metric_label("validation/distance") == "Patch distance"
-    assert metric_label("validation/distance_b2a") == "Patch distance, B → A"
-    assert metric_label("validation/cycle_a") == "Difference of A after the cycle"

@@ -67,13 +67,6 @@ def test_reports_a_bad_translator_with_a_hint_and_a_good_one_without(score: Make
     ]
 
 
-def test_uses_the_first_checkpoint_and_names_it_if_it_is_not_the_last(score: MakeScore) -> None:
-    first, other = score("kid", 1.5, baseline=3.0, better="lower"), score("kid", 9.0, better="lower", weights="raw")
-    assert "better by KID (1.50" in verdict([first, other], NAMES)[1]
-    best = score("kid", 0.75, baseline=3.0, better="lower", checkpoint="best", split="validation")
-    assert verdict([best], NAMES)[1].startswith("apples to oranges (best checkpoint, on held-out images): better")
-
-
 def test_without_a_baseline_quotes_the_most_important_metric(make_run: MakeRun, score: MakeScore) -> None:
     alone = [score("lite1_share_class_950", 0.42, baseline=None), score("lite1_kid", 0.5, baseline=None)]
     assert verdict(alone, NAMES) == []
