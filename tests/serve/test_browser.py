@@ -88,31 +88,6 @@ def test_translates_a_chosen_picture(page: Any, server: Served, tmp_path: Path):
     np.testing.assert_array_equal(decode((tmp_path / "deep.png").read_bytes()).pixels, 65535 - deep)
 
 
-def _dark_shares(page: Any) -> tuple[float, float]:
-    """Return the dark shares of the left and of the right part of the picture."""
-    shot = Image.open(io.BytesIO(page.locator("#compare").screenshot())).convert("L")
-    width = shot.width
-    down = shot.height - 60
-    strips = [shot.crop((int(at * width), down, int(at * width) + 30, down + 30)) for at in (0.2, 0.7)]
-    return tuple(float((np.asarray(strip) < 128).mean()) for strip in strips)  # pyright: ignore[reportReturnType]
-
-
-def test_the_slider_works_by_keyboard_and_mouse(page: Any):
-    _choose_file(page, "dark.png", png(size=(60, 60), value=20))
-    page.wait_for_selector("#result:not([hidden])")
-    assert _dark_shares(page) == (1, 0)  # dark before, bright after
-    page.focus("#slider")
-    page.keyboard.press("End")
-    assert _dark_shares(page) == (1, 1)
-    page.keyboard.press("Home")
-    assert _dark_shares(page) == (0, 0)
-    page.keyboard.press("ArrowRight")
-    assert page.get_attribute("#slider", "aria-valuetext") == "1 % before, 99 % after"
-    box = page.locator("#compare").bounding_box()
-    page.mouse.click(box["x"] + box["width"] * 0.9, box["y"] + 20)
-    assert 80 < int(page.input_value("#slider")) < 100
-
-
 def test_shows_uncertain_regions_in_red(page: Any):
     page.check("#show-uncertainty")
     _choose_file(page, "dark.png", png(size=(60, 60), value=20))
@@ -128,22 +103,6 @@ def test_shows_uncertain_regions_in_red(page: Any):
     page.wait_for_selector("#uncertainty-map", state="hidden")
 
 
-def test_works_by_keyboard_and_translates_again_in_the_other_direction(page: Any, server: Served):
-    page.keyboard.press("Tab")
-    page.keyboard.press("ArrowRight")
-    assert page.evaluate("document.querySelector('input[name=direction]:checked').value") == "b2a"
-    assert page.locator("#uncertainty-toggle").is_hidden()
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.id") == "file"
-    _choose_file(page, "a/b\\c.png", png())
-    page.wait_for_selector("#result:not([hidden])")
-    before = len(server.net.batches)
-    page.locator(".way input").first.check()
-    page.wait_for_selector("#result:not([hidden])")
-    playwright.expect(page.locator("#status")).to_be_empty()
-    assert len(server.net.batches) == before + 1
-
-
 def test_reports_errors_until_the_next_picture(page: Any):
     _choose_file(page, "vector.png", b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
     page.wait_for_selector("#error:not([hidden])")
@@ -157,17 +116,6 @@ def test_reports_errors_until_the_next_picture(page: Any):
     _choose_file(page, "right.png", png())
     page.wait_for_selector("#result:not([hidden])")
     assert page.locator("#error").is_hidden()
-
-
-def test_translates_a_dropped_picture(page: Any):
-    script = """(bytes) => {
-        const data = new DataTransfer();
-        data.items.add(new File([new Uint8Array(bytes)], "dropped.png", { type: "image/png" }));
-        document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
-    }"""
-    page.evaluate(script, list(png()))
-    page.wait_for_selector("#result:not([hidden])")
-    assert page.get_attribute("#download", "download") == "dropped.png"
 
 
 def test_takes_the_token_from_the_address_or_a_form(chromium: Any):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -34,10 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_serves_until_stopped(
-    stop: signal.Signals, run: Path, tmp_path: Path, zygote: Callable[[dict], int], temporary_files: Path
-):
+def test_serves_until_stopped(run: Path, tmp_path: Path, zygote: Callable[[dict], int], temporary_files: Path):
     log = tmp_path / "said"
     argv = ["serve", str(run), "--port", "0", "--fp32", "--json", "--device", "cpu"]
     pid = zygote({"argv": argv, "said": str(log), "env": {"TMPDIR": str(temporary_files)}})
@@ -47,7 +43,7 @@ def test_serves_until_stopped(
         assert client.get("/api/about").json()["directions"] == {"a2b": "day → night", "b2a": "night → day"}
         answer = client.post("/api/translate", files={"picture": ("a.png", png())}, data={"direction": "b2a"})
         assert answer.json()["direction"] == "b2a"
-    os.kill(pid, stop)
+    os.kill(pid, signal.SIGTERM)
     assert zygote({"wait": pid}) == 0
     assert "Traceback" not in log.read_text()
     result = json.loads(log.read_text().splitlines()[-1])
@@ -59,12 +55,8 @@ def test_serves_until_stopped(
     [
         (["/no/such/run"], "/no/such/run does not exist"),
         (["RUN", "--port", "PORT"], "--port PORT: [Errno 98] Address already in use"),
-        (["RUN", "--port", "70000"], "--port 70000: "),
-        (["RUN", "--host", "nowhere.invalid"], "--host nowhere.invalid --port "),
         (["RUN", "--waiting", "0"], "set numbers above 0"),
-        (["RUN", "--seconds", "nan"], "set numbers above 0"),
         (["RUN", "--token", "short"], "--token: too short"),
-        (["RUN", "--tile", "-3"], "tile=-3: not a side in pixels"),
     ],
 )
 def test_reports_bad_input_in_one_sentence(
@@ -78,15 +70,6 @@ def test_reports_bad_input_in_one_sentence(
     lines = capsys.readouterr().err.strip().splitlines()
     assert lines[-1].startswith("velogan: ")
     assert message.replace("PORT", port) in lines[-1]
-
-
-def test_reports_a_missing_extra(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    find_spec = importlib.util.find_spec
-    hidden = lambda name, *more: None if name == "uvicorn" else find_spec(name, *more)  # noqa: E731
-    monkeypatch.setattr("velogan.files.find_spec", hidden)
-    assert main(["serve", str(run)]) == 2
-    message = "velogan: velogan serve needs uvicorn: in your clone of velogan, pip install -e '.[serve]'\n"
-    assert capsys.readouterr().err == message
 
 
 def test_creates_a_token_if_other_machines_can_reach_the_server():
