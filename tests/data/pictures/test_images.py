@@ -325,15 +325,6 @@ def test_skips_tiff_previews_and_pyramids() -> None:
     assert np.array_equal(decode(file.getvalue()).pixels, large)
 
 
-@pytest.mark.parametrize("compression", [None, "zlib", "lzw", "zstd", "packbits", "lzma"])
-@pytest.mark.parametrize("planar", ["contig", "separate"])
-def test_tiff_layouts(compression: str | None, planar: str) -> None:
-    colours = values(33, 20, 3, dtype="uint16")
-    stored = colours if planar == "contig" else np.moveaxis(colours, -1, 0)
-    data = tiff(stored, photometric="rgb", planarconfig=planar, compression=compression, tile=(16, 16))
-    assert np.array_equal(decode(data).pixels, colours)
-
-
 def test_tiff_kinds_of_values() -> None:
     for array, wanted in [
         (np.array([[-1024, 3071]], np.int16), np.array([[-1024, 3071]], np.float32)),

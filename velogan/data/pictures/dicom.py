@@ -129,7 +129,7 @@ class DicomScan:
             and (len(self) == 1 or all(group is not dataset for group in groups))
         ):
             normal = np.cross(axes[:3], axes[3:])
-            positions = tuple(round(float(np.dot(normal, corner)), 2) for corner in corners)
+            positions = tuple(round(float(np.dot(normal, corner)), 4) for corner in corners)
         number = _finite_numbers([dataset.get("InstanceNumber")])
         return ScanInfo(
             patient=patient,
