@@ -36,8 +36,15 @@ from velogan.data.pictures.metadata import FileMetadata, compute_dpi, parse_exif
 from velogan.data.pictures.picture import Picture, assemble, check_size, pixel_bytes, with_alpha_channel
 from velogan.files import require
 
-QUALITY = 95
-"""Of JPEG and WebP."""
+_JPEG = {"format": "JPEG", "quality": 95, "subsampling": 0}  # colour at full resolution (4:4:4)
+PILLOW_FORMATS: dict[str, dict[str, Any]] = {
+    ".jpg": _JPEG,
+    ".jpeg": _JPEG,
+    ".webp": {"format": "WEBP", "quality": 95},
+    ".bmp": {"format": "BMP"},
+    ".ppm": {"format": "PPM"},
+}
+"""The formats that Pillow encodes, and its settings."""
 
 _PLUGINS: dict[str, type[ImageFile.ImageFile]] = {
     "JPEG": JpegImagePlugin.JpegImageFile,
@@ -225,26 +232,6 @@ def encode_png(picture: Picture) -> bytes:
     return data[:_IHDR_END] + chunks[_IHDR_END : chunks.rindex(b"IDAT") - 4] + data[_IHDR_END:]
 
 
-def encode_jpeg(picture: Picture) -> bytes:
-    """Encode 8-bit grey or RGB, colour at full resolution (4:4:4). Raises ValueError for sides over 65500."""
-    return _encode_with_pillow(picture, "JPEG", quality=QUALITY, subsampling=0)
-
-
-def encode_webp(picture: Picture) -> bytes:
-    """Encode 8-bit RGB, with or without alpha; grey becomes RGB. Raises ValueError for sides over 16383."""
-    return _encode_with_pillow(picture, "WEBP", quality=QUALITY)
-
-
-def encode_bmp(picture: Picture) -> bytes:
-    """Encode 8-bit grey or RGB without metadata."""
-    return _encode_with_pillow(Picture(picture.pixels), "BMP")
-
-
-def encode_ppm(picture: Picture) -> bytes:
-    """Encode 8-bit grey (as PGM) or RGB without metadata."""
-    return _encode_with_pillow(Picture(picture.pixels), "PPM")
-
-
 def encode_npy(picture: Picture) -> bytes:
     """Encode a picture without alpha; one channel becomes `(H, W)`, and the colour profile is left out."""
     pixels = picture.pixels[..., 0] if picture.pixels.shape[2] == 1 else picture.pixels
@@ -253,13 +240,12 @@ def encode_npy(picture: Picture) -> bytes:
     return file.getvalue()
 
 
-def _encode_with_pillow(picture: Picture, name: str, **settings: int) -> bytes:
-    """Encode 8 bits in the format that Pillow knows by `name`."""
+def encode_with_pillow(suffix: str, picture: Picture) -> bytes:
+    """Encode 8-bit grey or RGB, in WebP also with alpha, in the format of `suffix`."""
     pixels, file = with_alpha_channel(picture), io.BytesIO()
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    (image.convert("RGBA") if image.mode == "LA" else image).save(
-        file, name, **settings, **_metadata_arguments(picture)
-    )
+    image = image.convert("RGBA") if image.mode == "LA" else image
+    image.save(file, **PILLOW_FORMATS[suffix], **_metadata_arguments(picture))
     return file.getvalue()
 
 

@@ -10,17 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from velogan.data.pictures.formats import (
+    PILLOW_FORMATS,
     decode_file,
     decode_npy,
-    encode_bmp,
-    encode_jpeg,
     encode_npy,
     encode_png,
-    encode_ppm,
-    encode_webp,
+    encode_with_pillow,
 )
 from velogan.data.pictures.picture import (
     DICOM_MAGIC_OFFSET,
@@ -50,15 +49,11 @@ _STRICT_FORMATS = {"BMP": re.compile(rb"BM.{4}\0{4}", re.DOTALL), "PPM": re.comp
 """Stricter patterns of these formats, for files without the suffix of a picture."""
 _CAMERAS = {".dng", ".nef", ".cr2", ".arw", ".orf", ".rw2", ".pef", ".srw"}  # raw sensor values behind a TIFF header
 _ENCODERS: dict[str, Callable[[Picture], bytes]] = {
-    ".jpg": encode_jpeg,
-    ".jpeg": encode_jpeg,
     ".png": encode_png,
-    ".ppm": encode_ppm,
-    ".bmp": encode_bmp,
-    ".webp": encode_webp,
     ".tif": encode_tiff,
     ".tiff": encode_tiff,
     ".npy": encode_npy,
+    **{suffix: partial(encode_with_pillow, suffix) for suffix in PILLOW_FORMATS},
 }
 SUFFIXES = frozenset(_ENCODERS)
 """The suffixes of files that can be written."""
