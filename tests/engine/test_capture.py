@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from velogan.data.config import DataConfig
 from velogan.data.sets.loader import PairLoader, copy_to_device
@@ -160,11 +159,7 @@ def test_a_run_resumes_bit_for_bit_captured_or_not(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (
-            {"A": torch.zeros(1, 3, SIDE, 2 * SIDE)},
-            r"but A \(1, 3, 16, 16\) float32, .* followed by A \(1, 3, 16, 32\)",
-        ),
-        ({"B": torch.zeros(1, 3, SIDE, SIDE, dtype=torch.float64)}, r"B \(1, 3, 16, 16\) float32.* float64"),
+        ({"A": torch.zeros(1, 3, SIDE, 2 * SIDE)}, r"followed by A \(1, 3, 16, 32\)"),
         ({"mask": torch.zeros(1)}, r"followed by .* mask \(1,\) float32"),
     ],
 )
@@ -191,42 +186,3 @@ def test_a_non_finite_replay_is_reported_later_with_its_step_and_stops_updates(c
     assert (caught.value.phase, caught.value.number) == ("generator", 3)
     assert {"cycle_a", "total"} <= set(caught.value.names)
     assert all(torch.equal(*pair) for pair in zip(weights, _copies(captured.nets.values())))
-
-
-class _Operations(TorchDispatchMode):
-    """Records the names of all operations."""
-
-    WAITING = frozenset(("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "_unique2"))
-    """Those that bring a number from the device to the host."""
-
-    def __init__(self):
-        super().__init__()
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.add(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
-
-
-def test_outside_of_the_replay_a_training_step_only_draws_and_copies(rules: tuple[str, ...], recorder: Any):
-    trainer = _trainer(lambda work: (recorder(work)[0], lambda: None), rules)  # replays do nothing
-    batches = trainer.loaders["train"].batches(0)
-    for _ in range(EMA.EVERY):  # makes all recordings
-        trainer._train_step({"train": next(batches)})
-    with _Operations() as operations:
-        for _ in range(EMA.EVERY):
-            trainer._train_step({"train": next(batches)})
-    batches.close()
-    assert operations.names == {"rand", "slice", "copy_", "fill_"}
-
-
-def test_no_operation_of_a_replay_waits_for_the_device(captured: CapturedStep):
-    for number in (0, 1):
-        captured({"train": _batch(0)}, number=number)
-    batch = _batch(1)
-    with _Operations() as operations:
-        for number in (2, 3):
-            captured({"train": dict(batch)}, number=number)
-        assert not operations.names & _Operations.WAITING
-        captured.check()
-        assert operations.names & _Operations.WAITING

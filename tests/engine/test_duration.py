@@ -1,23 +1,17 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import TypeAdapter
 
-from velogan.engine.duration import Duration, Length, Span, parse_length, parse_span
+from velogan.engine.duration import Length, Span, parse_length, parse_span
 
 
 @pytest.mark.parametrize(
     ("text", "amount", "unit"),
     [
-        ("500 images", 500, "images"),
         ("1 image", 1, "images"),
         ("500i", 500, "images"),
-        ("2.5e", 2.5, "epochs"),
-        (" 2 epochs ", 2, "epochs"),
+        (" 2.5 epochs ", 2.5, "epochs"),
         ("5%", 5, "percent"),
-        ("5 percent", 5, "percent"),
-        ("10m", 10, "minutes"),
-        ("10 min", 10, "minutes"),
         (".5 Minutes", 0.5, "minutes"),
     ],
 )
@@ -25,9 +19,7 @@ def test_parses_durations(text: str, amount: float, unit: str):
     assert parse_span(text) == Span(amount, unit)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "5", "epochs", "5 hours", "-5 images", "5 %%", "1e3 images", "5 imagery", "5 ep x"]
-)
+@pytest.mark.parametrize("text", ["", "5", "5 hours", "-5 images", "1e3 images", "5 imagery"])
 def test_rejects_text_that_is_not_a_duration(text: str):
     with pytest.raises(ValueError, match=r"is not a duration: write '500 images'"):
         parse_span(text)
@@ -38,11 +30,6 @@ def test_rejects_zero_and_lengths_in_percent():
         parse_span("0 images")
     with pytest.raises(ValueError, match=r"train\.length=50 %: a percentage is not a length"):
         parse_length("50 %", images_per_epoch=10)
-
-
-@pytest.mark.parametrize("text", ["1000000 images", "999999999999999.9 images", "0.00001 epochs", "0.1 percent", "5%"])
-def test_a_field_has_one_spelling(text: str):
-    assert TypeAdapter(Duration).validate_python(text) == {"5%": "5 percent"}.get(text, text)
 
 
 @pytest.mark.parametrize(

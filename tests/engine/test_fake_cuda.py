@@ -120,12 +120,12 @@ def _copied(self: Tensor, memo: dict[int, Any]) -> Tensor:
 
 def _leaves(out: Tensor) -> Iterator[Tensor]:
     """What `out` was computed from and has a gradient."""
-    seen, waiting = set(), [out.grad_fn]
+    visited, waiting = set(), [out.grad_fn]
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         if hasattr(node, "variable"):
             yield node.variable  # pyright: ignore[reportAttributeAccessIssue]
         waiting += [behind for behind, _ in node.next_functions]
@@ -167,50 +167,51 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTensorMode]:
 
 def _config(recipe: str, **sections: Any) -> Config:
     """The recipe at a tiny size, with what is decided for a CUDA device; not compiled, which computes the same."""
-    whole = RECIPES[recipe]().change(**sections)
-    tiny = whole.change(
-        data={"crop_size": SIDE, "load_size": SIDE + 4, "batch_size": 2},
-        generator={"channels": 4, "blocks": 1},
-        discriminator={"channels": 4},
-        engine={"device": str(CUDA), "compile": "off"},
+    tiny = (
+        RECIPES[recipe]()
+        .change(**sections)
+        .change(
+            data={"crop_size": SIDE, "load_size": SIDE + 4, "batch_size": 2},
+            generator={"channels": 4, "blocks": 1},
+            discriminator={"channels": 4},
+            engine={"device": str(CUDA), "compile": "off"},
+        )
     )
     return tiny.model_copy(update={"engine": resolve_engine(tiny)[0]})
 
 
-def _loader(config: Config, dtype: type[np.generic]) -> PairLoader:
+def _loader(config: Config) -> PairLoader:
     """Pictures that lie on the device."""
-    pictures = [np.zeros((SIDE + 4, SIDE + 4, 3), dtype)] * 4
+    pictures = [np.zeros((SIDE + 4, SIDE + 4, 3), np.uint8)] * 4
     a, b = (domain_in_memory(pictures) for _ in "AB")
     loader = PairLoader(a, b, config.data, seed=0, device=CUDA)
     assert all(images is not None and images.device == CUDA for images in loader.gpu_images.values())
     return loader
 
 
-def _train(
-    config: Config, *, spoil: Callable[[Batch], Any] = lambda batch: None, dtype: type[np.generic] = np.uint8
-) -> None:
-    """Two steps, the second a replay, with all that follows steps. `spoil` is done to each batch within them."""
-    captured = config.engine.captures
+def _train(config: Config) -> None:
+    """Take two steps, the second a replay, with the hooks that follow steps."""
+    assert config.engine.captures
     assert config.engine.precision in ("bf16", "fp16")
-    loader = _loader(config, dtype)
+    loader = _loader(config)
 
     def prepare(gathered: Batch) -> Batch:
         batch = loader.preprocess_on_device(gathered)
         assert (batch["A"].device, batch["A"].dtype, batch["A"].shape) == (CUDA, torch.float32, (2, 3, SIDE, SIDE))
-        return spoil(batch) or batch
+        return batch
 
     step, objective, nets = build_step(config, shape=(SIDE, SIDE), prepare=lambda split: prepare)
     hooks = [Stats(), ema := EMA(nets, half_life=1000, rampup=0.05)]
     for number in range(2):
         batch = loader.gather(loader.plan(2 * number)) | {"uniform": torch.rand(objective.num_uniforms["train"], 2)}
-        with _Watch(ahead=True) if number or not captured else nullcontext():
+        with _Watch(ahead=True) if number else nullcontext():
             ema.set_decay(2 * number + 2)
             losses = step({"train": batch}, number=number, post_step_hooks=hooks)
         assert all((value.device, value.dtype, value.shape) == (CUDA, torch.float32, ()) for value in losses.values())
     moments = [m for optimizer in step.optimizers.values() for of in optimizer.state.values() for m in of.values()]
-    kept = [value for hook in hooks for value in hook.state_tensors()]
+    averages = [value for hook in hooks for value in hook.state_tensors()]
     state = [value for net in (*nets.values(), objective.state) for value in net.state_dict().values()]
-    assert {value.device for value in (*moments, *kept, *state)} == {CUDA}
+    assert {value.device for value in (*moments, *averages, *state)} == {CUDA}
 
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -223,12 +224,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "method": {"gan": "vanilla", "identity": 0.0},
         },
     ),
-    "cyclegan, not captured": ("cyclegan", {"engine": {"mode": "eager"}}),
     "cyclegan, float16": ("cyclegan", {"engine": {"precision": "fp16"}}),
     "cyclegan, less memory": ("cyclegan", {"train": {"accumulate": 2}, "engine": {"checkpoint_activations": "on"}}),
     "contrast": ("contrast", {"method": {"direction": "both"}}),
     "onepair": ("onepair", {}),
-    "onepair-plus": ("onepair-plus", {}),
     "onepair-plus, both directions": ("onepair-plus", {"method": {"direction": "both"}}),
 }
 
@@ -240,14 +239,9 @@ def test_the_default_step_stays_on_the_device(case: str, fake_cuda: FakeTensorMo
     assert torch.backends.cudnn.benchmark
 
 
-def test_cudnn_measures_no_algorithms_for_images_of_several_sizes(fake_cuda: FakeTensorMode):
-    torch.backends.cudnn.benchmark = True
-    build_step(_config("cyclegan", data={"preprocess": "none"}), shape=(SIDE, SIDE))
-    assert not torch.backends.cudnn.benchmark
-
-
-def test_pictures_of_16_bits_are_cropped_on_the_device(fake_cuda: FakeTensorMode):
-    _train(_config("onepair"), dtype=np.uint16)
+def test_detects_copies_to_the_host(fake_cuda: FakeTensorMode):
+    with pytest.raises(AssertionError, match="between cpu and cuda:0"), _Watch():
+        torch.ones(2, device=CUDA).to("cpu", non_blocking=True)
 
 
 @pytest.mark.parametrize("recipe", ["cyclegan", "onepair-plus"])
@@ -259,22 +253,3 @@ def test_translating_stays_on_the_device(recipe: str, fake_cuda: FakeTensorMode,
         with torch.inference_mode(), _Watch():
             out = fast(images)
         assert (out.device, out.dtype, out.shape) == (CUDA, torch.float32, images.shape)
-
-
-FAULTS: dict[str, tuple[Callable[[Batch], Any], str]] = {
-    "a value for the host": (lambda batch: batch["A"].mean().item() and None, "_local_scalar_dense"),
-    "a shape by value": (lambda batch: {"A": batch["A"][batch["A"] > 0]}, "nonzero"),
-    "a copy to the host": (
-        lambda batch: batch["A"].to("cpu", non_blocking=True) and None,
-        "_to_copy.* between cpu and cuda:0",
-    ),
-    "a tensor of the host": (lambda batch: {"A": batch["A"] * torch.ones(())}, "mul.* between cpu and cuda:0"),
-    "another type": (lambda batch: batch | {"A": batch["A"].double()}, "double"),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_detects_faults(fault: str, fake_cuda: FakeTensorMode):
-    spoil, message = FAULTS[fault]
-    with pytest.raises((AssertionError, RuntimeError), match=message):
-        _train(_config("cyclegan"), spoil=spoil)

@@ -88,18 +88,6 @@ def test_a_run_in_minutes_resumes_by_its_clock() -> None:
     assert finished.now == 0
 
 
-def test_a_run_whose_start_took_all_its_minutes_makes_one_step() -> None:
-    run = _Run()
-    run.trainer.clock.start(elapsed=90)
-    run.train("1 minutes")
-    assert run.trainer.images == 1
-
-
-def test_checkpoints_are_saved_at_each_quarter_of_a_run_in_minutes() -> None:
-    assert parse_length("3 minutes", images_per_epoch=10).saving_interval("10 minutes") == QUARTER
-    assert parse_length("3 images", images_per_epoch=10).saving_interval("10 minutes") == parse_span("10 minutes")
-
-
 def test_a_run_in_images_does_not_count_the_time_of_hooks() -> None:
     run = _Run()
     trainer = run.train("100 images", run.hook("score", 1000, parse_span("10 %")))

@@ -10,27 +10,8 @@ from pathlib import Path
 import pytest
 
 import velogan
-from velogan.engine.ray_session import ray_session
 
 ray = pytest.importorskip("ray", reason="the extra sweep is not installed")
-
-
-@pytest.mark.parametrize(
-    ("address", "error", "raised", "message"),
-    [
-        (None, Exception("timed out"), OSError, r"run the same command again \(timed out\)"),
-        ("10.0.0.1:1", ConnectionError("refused\nmore"), ValueError, r"--address 10.0.0.1:1: no Ray .* \(refused\)"),
-    ],
-)
-def test_reports_a_ray_that_does_not_start_or_answer(
-    address: str | None, error: Exception, raised: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
-):
-    def init(**_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(raised, match=message), ray_session(address):
-        pass
 
 
 def test_starts_with_a_long_temporary_path_and_a_folder_that_is_called_like_the_package(tmp_path: Path):

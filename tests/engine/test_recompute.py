@@ -19,14 +19,10 @@ NATIVE = {"kernels": "native", "precision": "fp32"}
 PLAIN = {"kernels": "plain", "precision": "bf16"}
 CASES: dict[str, dict[str, Any]] = {
     "native": {"engine": NATIVE},
-    "native, dropout": {"engine": NATIVE, "generator": {"dropout": True}},
     "winograd": {"engine": {"kernels": "winograd", "precision": "bf16"}, "generator": {"channels": 16}},
     "plain, dropout": {"engine": PLAIN, "generator": {"dropout": True}},
-    "plain blocks": {"engine": NATIVE, "generator": {"decoder": "resize", "padding": "reflect"}},
-    "reference": {"engine": {"kernels": "plain", "precision": "fp32"}},
     "mask": {"engine": NATIVE, "generator": {"output": "mask"}},
     "unet": {"engine": NATIVE, "generator": {"network": "unet_128", "dropout": True}, "data": {"crop_size": 128}},
-    "unet, plain": {"engine": PLAIN, "generator": {"network": "unet_128"}, "data": {"crop_size": 128}},
     "one pair": {
         "engine": NATIVE,
         "generator": {"norm": "none", "output": "change"},

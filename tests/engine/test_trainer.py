@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import signal
-import time
 from collections.abc import Generator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +14,7 @@ from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.schedules import ScheduleConfig
 from velogan.engine.step import PostStepHook
-from velogan.engine.trainer import Hook, Trainer, step_seed, stop_on_signal
+from velogan.engine.trainer import Hook, Trainer, step_seed
 
 
 class _Loader:
@@ -104,86 +101,6 @@ def test_each_step_gets_its_batch_its_number_and_its_own_randomness():
     assert torch.equal(calls[2].uniform, torch.rand(6, 2))
     assert torch.equal(calls[2].drawn, torch.rand(1))  # dropout continues the same stream
     assert trainer.loaders["train"].closed  # pyright: ignore
-
-
-def test_a_stop_requested_by_a_hook_still_calls_the_last_hooks():
-    trainer, saved = build_trainer(), []
-    stop = Hook(parse_span("5 images"), lambda _: setattr(trainer, "stop_requested", True))
-    _run(trainer, "100 images", [stop, Hook(parse_span("50 images"), saved.append)])
-    assert saved == [trainer.images]
-
-
-def test_a_finished_run_takes_no_step():
-    trainer, called = build_trainer(), []
-    trainer.images = 8
-    _run(trainer, "8 images", [Hook(parse_span("1 images"), called.append)])
-    assert (trainer.images, trainer.step.calls, called) == (8, [], [])  # pyright: ignore
-
-
-@pytest.mark.parametrize(
-    ("schedule", "length", "rates"),
-    [
-        (
-            {"kind": "step", "gamma": 0.5, "every": "1 epochs"},
-            "30 images",
-            [0.5 ** (images // 10) for images in range(0, 30, 2)],
-        ),
-        (
-            {"kind": "exponential", "gamma": 0.5, "every": "10 images", "warmup": "50 %"},
-            "16 images",
-            [min(images / 8, 1.0) * 0.5 ** (images / 10) for images in range(0, 16, 2)],
-        ),
-    ],
-)
-def test_rates_follow_the_schedule(schedule: dict[str, Any], length: str, rates: list[float]):
-    trainer = build_trainer(size=2, **schedule)
-    _run(trainer, length, [])
-    assert [call.lr for call in trainer.step.calls] == pytest.approx(rates)  # pyright: ignore
-
-
-def test_updates_the_average_every_eighth_step_also_after_a_resume():
-    trainer, decays, updates = build_trainer(size=2), [], []
-    trainer.ema.set_decay = lambda images: decays.append(images)
-    trainer.ema.on_step_end = lambda losses: updates.append(trainer.images)
-    trainer.images = 6
-    _run(trainer, "50 images", [])
-    assert decays == [16, 32, 48]
-    assert updates == [14, 30, 46]  # within the step
-
-
-def test_step_seeds_are_distinct_and_well_mixed():
-    seeds = [step_seed(seed, images) for seed in range(20) for images in range(0, 5000, 5)]
-    assert len(set(seeds)) == len(seeds)
-    assert all(0 <= seed < 2**63 for seed in seeds)
-    ones = sum(bin(step_seed(0, n) ^ step_seed(0, n + 1)).count("1") for n in range(1000)) / 1000
-    assert 30 < ones < 33  # of 63 bits, about half change
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_lets_the_step_finish_and_a_later_second_one_interrupts(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-):
-    trainer, now = build_trainer(), [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(one, signal.default_int_handler) for one in signals]  # a background job ignores SIGINT
-    try:
-        with stop_on_signal(trainer):
-            os.kill(os.getpid(), number)
-            assert trainer.stop_requested
-            assert capfd.readouterr().err.startswith("stopping: writing a checkpoint")
-            now[0] += 0.2
-            os.kill(os.getpid(), number)
-            now[0] += 1.0
-            with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), number)
-        assert signal.getsignal(number) is signal.default_int_handler
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        with stop_on_signal(trainer):
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, "nohup"
-    finally:
-        for one, handler in zip(signals, before):
-            signal.signal(one, handler)
 
 
 def test_a_non_finite_step_ends_the_run_before_any_hook():

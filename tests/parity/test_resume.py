@@ -99,11 +99,6 @@ def test_stopped_and_continued_equals_unbroken(
     assert len({result.weights_sha256 for result in results}) == 3
 
 
-def test_another_seed_is_another_run(tiny_config: Callable[..., Config], tmp_path: Path):
-    results = [_train(tiny_config(train={"seed": seed}), tmp_path / str(seed)) for seed in (0, 1)]
-    assert results[0].weights_sha256 != results[1].weights_sha256
-
-
 def test_a_longer_length_continues_a_finished_run(tiny_config: Callable[..., Config], tmp_path: Path):
     constant = tiny_config(schedule={"kind": "constant"}, engine={"precision": "fp32"})
     _train(constant, tmp_path / "run")
