@@ -9,10 +9,8 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from velogan.networks.build import build_network
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
-from velogan.networks.layers import spectrally_normalise
 from velogan.networks.pretrained import find_lite, frozen_features, register_features
 from velogan.networks.projected import ProjectedDiscriminator
-from velogan.networks.sizes import count_parameters
 
 pytestmark = pytest.mark.skipif(find_lite("lite0") is None, reason="the extra `features` is not installed")
 
@@ -56,13 +54,6 @@ def test_features_are_shared_and_not_saved() -> None:
     assert all(map(torch.equal, net.eval()(images), rebuilt.eval()(images)))
 
 
-def test_spectral_norm_skips_the_meta_device() -> None:
-    net, empty = nn.Conv2d(3, 5, 3), nn.Conv2d(3, 5, 3, device="meta")
-    assert is_parametrized(spectrally_normalise(net))
-    assert not is_parametrized(spectrally_normalise(empty))
-    assert count_parameters(net) == count_parameters(empty)
-
-
 def _custom(seed: int) -> tuple[nn.Module, list[str]]:
     torch.manual_seed(seed)
     convs = [nn.Conv2d(3, 5, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(5, 7, 3, stride=2, padding=1)]
@@ -93,34 +84,6 @@ def test_registered_feature_networks(monkeypatch: pytest.MonkeyPatch) -> None:
         build_discriminator(config)
 
 
-class _Twice(nn.Conv2d):
-    def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (super().forward(input),) * 2
-
-
-@pytest.mark.parametrize(
-    ("net", "message"),
-    [
-        (nn.Sequential(nn.ReLU()), "has no weights"),
-        (nn.Sequential(_Twice(3, 5, 3)), "layer 0 of discriminator.features returns a tuple"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 2)), r"layer 0 .* returns a tensor \(1, 12288\)"),
-    ],
-)
-def test_rejects_layers_without_feature_maps(net: nn.Module, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("velogan.networks.pretrained._BUILDERS", {})
-    register_features("odd", lambda: (net, ["0"]))
-    with pytest.raises(ValueError, match=message):
-        frozen_features("odd", torch.device("cpu"))
-
-
-def test_features_are_copied_before_an_inplace_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("velogan.networks.pretrained._BUILDERS", {})
-    conv = nn.Conv2d(3, 5, 3)
-    register_features("vgg", lambda: (nn.Sequential(conv, nn.ReLU(inplace=True)), ["0"]))
-    (features,) = frozen_features("vgg", torch.device("cpu")).maps(images := torch.rand(1, 3, 64, 64))
-    torch.testing.assert_close(features, conv(images))
-
-
 def test_rejects_unknown_features() -> None:
     with pytest.raises(ValueError, match=r"features=lite9: unknown name; choose lite0, lite1, lite2"):
         build_discriminator(DiscriminatorConfig(network="projected", features="lite9"))
@@ -135,13 +98,6 @@ def test_enlarges_small_images_for_the_features(shape: tuple[int, int], enlarged
     expected = plain.mixed(torch.nn.functional.interpolate(images, size=enlarged, mode="bilinear"))
     for features, wanted in zip(large.mixed(images), expected, strict=True):
         torch.testing.assert_close(features, wanted, rtol=1e-4, atol=1e-4)
-
-
-def test_the_patchgan_gets_images_unchanged() -> None:
-    *heads, patch = build("projected+basic", feature_size=96)(torch.zeros(1, 3, 64, 64))
-    assert len(heads) == 4
-    assert heads[0].shape == (1, 1, 12, 12)
-    assert patch.shape == (1, 1, 6, 6)
 
 
 def _traced(part: nn.Module) -> nn.Module:

@@ -82,7 +82,7 @@ def test_recognised_networks_compute_the_same_bit_for_bit(
 
 
 @pytest.mark.parametrize("kind", ["Resnet", "Unet", "Patch", "Pixel"])
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."])
+@pytest.mark.parametrize("prefix", ["", "module._orig_mod."])
 def test_ignores_old_statistics_and_prefixes_of_wrappers(kind: str, prefix: str):
     net = getattr(reference, kind)(norm="old instance")
     plain, old = getattr(reference, kind)().state_dict(), {f"{prefix}{name}": v for name, v in net.state_dict().items()}
@@ -93,14 +93,6 @@ def test_ignores_old_statistics_and_prefixes_of_wrappers(kind: str, prefix: str)
     assert network.parameters == sum(value.numel() for value in plain.values())
 
 
-def test_adds_missing_batch_counts_and_converts_half_precision():
-    state = reference.Resnet(norm="batch").state_dict()
-    old = {name: value.half() for name, value in state.items() if "num_batches" not in name}
-    weights = recognise(old, file="it").state
-    assert weights["model.2.num_batches_tracked"] == 0
-    assert all(value.dtype == torch.float32 for name, value in weights.items() if "num_batches" not in name)
-
-
 def _changed(state: dict[str, Tensor], **changes: Tensor | None) -> dict[str, Tensor]:
     return {name: value for name, value in {**state, **changes}.items() if value is not None}
 
@@ -108,14 +100,10 @@ def _changed(state: dict[str, Tensor], **changes: Tensor | None) -> dict[str, Te
 RESNET = reference.Resnet(blocks=1).state_dict()
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"conv.weight": torch.zeros(1)}, r"unexpected key 'conv.weight' of shape \(1,\)"),
-    (_changed(RESNET, **{"model.2.weight": torch.zeros(4)}), "unexpected key 'model.2.weight'.*resnet of 1 blocks"),
     (_changed(RESNET, **{"model.4.bias": None}), "the key 'model.4.bias' is missing"),
     (_changed(RESNET, **{"model.4.weight": torch.zeros(8, 4, 5, 5)}), r"'model.4.weight' has shape \(8, 4, 5, 5\)"),
     (_changed(RESNET, **{"model.10.conv_block.0.weight": torch.zeros(1)}), "zero padding"),
     ({"model.model.0.weight": torch.zeros(2, 3, 4, 4)}, "a U-Net of 1 levels"),
-    ({"model.0.weight": torch.zeros(2, 3, 4, 4)}, "layers"),
-    ({"model.1.weight": torch.zeros(5000, 3, 7, 7)}, "channels"),
-    (_changed(RESNET, **{"model.3.filt": torch.zeros(4, 1, 5, 5)}), "unexpected key 'model.3.filt'"),
     (
         {"model.1.ops.0.op.weight": torch.zeros(4, 3, 3, 3)},
         "'model.1.ops.0.op.weight' is an operation of CycleGANAS",
@@ -133,8 +121,6 @@ def test_rejects_unknown_networks_with_the_key(state: dict[str, Tensor], message
     ("header", "message"),
     [
         ({"network": "generator", "config": {"output": "mask"}}, "no generator with output=mask"),
-        ({"network": "generator", "config": {"padding": "reflect"}}, "no generator with padding=reflect"),
-        ({"network": "generator", "config": {"network": "cells"}}, "no generator with network=cells"),
         ({"network": "discriminator", "config": {"norm": "spectral"}}, "no discriminator with norm=spectral"),
         ({"network": "projection", "config": {}}, "no projection"),
     ],

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from velogan.networks.generators import GeneratorConfig
-from velogan.networks.sizes import network_size, reference_config, size_table, widths_matching
+from velogan.networks.sizes import network_size, reference_config, widths_matching
 
 
 def test_size_of_cyclegans_generator():
@@ -36,17 +36,3 @@ def test_widths_match_the_size_of_two_cyclegan_generators(name: str, operations:
     total = sum(network_size(config).bytes for config in configs)
     assert abs(total / (2 * network_size(reference_config(name)).bytes) - 1) <= 0.01
     assert widths[1] - widths[0] in ((0,) if name == "C64" else (0, 1))  # equal if that is near enough
-
-
-def test_rejects_sizes_that_no_width_matches():
-    with pytest.raises(ValueError, match=r"at widths 1 and 2, and the nearest differs by .* %: match a larger size"):
-        widths_matching([_cells("conv7")], GeneratorConfig(channels=1))
-    with pytest.raises(ValueError, match="--match-size 64: write C and the width"):
-        reference_config("64")
-
-
-def test_the_table_reports_the_asymmetry():
-    sizes = [network_size(GeneratorConfig(channels=channels, blocks=0)) for channels in (2, 4)]
-    text = size_table(sizes, ("a2b", "b2a"))
-    assert f"{sizes[0].parameters:,}" in text
-    assert f"asymmetry: b2a has {sizes[1].bytes / sizes[0].bytes:.3f} times the bytes of a2b" in text
