@@ -41,12 +41,8 @@ def test_yaml_restores_special_values(tmp_path: Path):
     ("tree", "message"),
     [
         ({"generator": {"chanels": 3}}, "generator.chanels: unknown field; did you mean generator.channels?"),
-        ({"trian": {}}, "trian: unknown field"),
         ({"data": {"crop_size": "big"}}, r"data.crop_size='big': input should be a valid integer"),
-        ({"data": {"crop_size": 30}}, r"data.crop_size=30: input should be a multiple of 4"),
         ({"optimizer": {"lr": -1}}, r"optimizer.lr=-1: input should be greater than 0"),
-        ({"method": {"gan": "best"}}, r"method.gan='best': input should be 'lsgan', 'vanilla' or 'hinge'"),
-        ({"data": {"batch_size": -1}}, "data.batch_size=-1: give a positive integer, or auto"),
         ({"train": {"length": "soon"}}, "train.length: 'soon' is not a duration"),
         (
             {"discriminator": {"network": "projected"}, "method": {"source_as_fake_fraction": 0.25}},

@@ -1,31 +1,14 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import pytest
 
-import velogan
 from velogan.data.config import DataConfig
 from velogan.data.sets.sources import cache_directory, code_directory
-from velogan.files import brief_duration, check_not_shared, pluralize, private_folder
+from velogan.files import check_not_shared, private_folder
 from velogan.kernels.native import load_kernels
-
-
-def test_pluralizes():
-    assert [pluralize(number, "image") for number in (0, 1, 2, 1000)] == [
-        "0 images",
-        "1 image",
-        "2 images",
-        "1,000 images",
-    ]
-
-
-def test_messages_use_pluralize():
-    plural = re.compile(r"\{[^{}A-Z]+:,\} (images|pictures|steps|files)\b")
-    for file in Path(velogan.__file__).parent.rglob("*.py"):
-        assert not plural.search(file.read_text()), f"{file}: use velogan.files.pluralize"
 
 
 def test_creates_folders_for_code_for_their_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -78,18 +61,3 @@ def test_rejects_libraries_that_others_may_change(kernels: object, tmp_path: Pat
         load_kernels(folder)
     with pytest.raises(ValueError, match="other users"):
         check_not_shared(folder)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "written"),
-    [
-        (5e-7, "0.5 µs"),
-        (8.7e-4, "870 µs"),
-        (0.0345, "34.5 ms"),
-        (1.25, "1.25 s"),
-        (2500, "2,500 s"),
-        (9.999e-4, "1 ms"),
-    ],
-)
-def test_brief_durations_have_three_digits(seconds: float, written: str):
-    assert brief_duration(seconds) == written

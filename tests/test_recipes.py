@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from velogan.config import Config
-from velogan.engine.schedules import Schedule
 from velogan.methods.cyclegan import CycleGAN
 from velogan.networks.outputs import MaskGenerator
 from velogan.recipes import RECIPES
@@ -43,21 +42,6 @@ def test_the_recommended_recipe_takes_a_step_between_any_channels(a: int, b: int
     batch = {letter: torch.rand(1, count, 32, 32) * 2 - 1 for letter, count in (("A", a), ("B", b))}
     batch["uniform"] = torch.rand(objective.num_uniforms["train"], 1)
     assert all(value.isfinite() for value in step({"train": batch}).values())
-
-
-def test_one_adam_two_or_four_are_presets():
-    rates = {}
-    for name in ("adam-joint", "adam-each-decay", "adam-each-rates"):
-        config = RECIPES[name]()
-        step, *_ = build_step(_tiny(config), shape=(32, 32))
-        schedule = Schedule(config.schedule, step.optimizers, epochs=200)
-        schedule.apply(100, lambda span: span.passed(images=15_000, seconds=0, progress=0.5, images_per_epoch=1000))
-        groups = [group for optimizer in step.optimizers.values() for group in optimizer.param_groups]
-        assert [group["name"] for group in groups] == ["G_A", "G_B", "D_A", "D_B"]
-        rates[name] = [group["lr"] for group in groups]
-    assert rates["adam-joint"] == [2e-4] * 4
-    assert rates["adam-each-decay"] == pytest.approx([2e-4 * 0.9**1.5] * 4)
-    assert rates["adam-each-rates"] == [1e-4, 5e-4, 2e-4, 2e-4]
 
 
 def test_keras_is_its_example():

@@ -15,8 +15,6 @@ from velogan.networks.generators import GeneratorConfig
 
 from ..models import Affine
 
-SIDE = 32
-
 
 def _objective(*, batched: bool = False, side: int = 1, channels: int = 1, **fields: Any) -> OnePairObjective:
     encoding = (1, 1, 1) if side == 1 else (4 * channels, side // 4, side // 4)
@@ -96,31 +94,6 @@ def test_discriminators_get_fakes_from_the_pool():
     assert float(terms["d_a"].detach()) == pytest.approx(0.5 * ((-0.6 - 1) ** 2 + 0.9**2))
 
 
-def test_phases_uniform_numbers_and_state():
-    objective = _objective()
-    phases = {"autoencoder": ("E", "R"), "translator": ("T_A",), "discriminator": ("D_A",)}
-    assert {phase.name: phase.trains for phase in objective.phases()} == phases
-    assert objective.num_uniforms == {"train": 2}
-    assert set(objective.state.state_dict()) == {"D_A.images", "D_A.stored"}
-
-
-def test_terms_of_weight_0_have_no_network_and_no_pass():
-    objective = _objective(adversarial=0.0, direction="both")
-    assert {phase.name: phase.trains for phase in objective.phases()} == {
-        "autoencoder": ("E", "R"),
-        "translator": ("T_A", "T_B"),
-    }
-    nets, batch = _by_hand()
-    del nets["D_A"], nets["D_B"]
-    out = objective.translator_loss(nets, batch, {})
-    assert "adversarial_a" not in out.logged
-    calls: list[int] = []
-    nets["T_A"].register_forward_hook(lambda *_: calls.append(1))
-    bare = _objective(deviation_target=0.0).translator_loss(_by_hand()[0] | {"T_A": nets["T_A"]}, batch, {})
-    assert len(calls) == 1  # none for B, whose term has weight 0
-    assert "deviation_target_a" not in bare.logged
-
-
 def _spec(**generator: Any) -> Spec:
     config, discriminator = GeneratorConfig.model_validate(generator), DiscriminatorConfig()
     return Spec({"a2b": config, "b2a": config}, dict.fromkeys(("a2b", "b2a"), discriminator), {"A": 3, "B": 3})
@@ -133,15 +106,3 @@ def test_rejects_networks_that_need_images():
         OnePair().check(replace(spec, discriminators=discriminators))
     with pytest.raises(ValueError, match=r"output=mask is for method=cyclegan"):
         OnePair().check(_spec(output="mask"))
-
-
-def test_discriminators_without_a_translator_phase_translate_for_themselves():
-    nets, batch = _by_hand()
-    objective = _objective()
-    batch["uniform"] = torch.full((objective.num_uniforms["train"], 1), 0.25)
-    assert [phase.name for phase in objective.phases()] == ["autoencoder", "translator", "discriminator"]
-    encodings = objective.autoencoder_loss(nets, batch, {}).cache
-    fakes = objective.translator_loss(nets, batch, encodings).cache
-    expected = float(objective.discriminator_loss(nets, batch, fakes).loss.detach())
-    for cache in (encodings, {}):
-        assert float(objective.discriminator_loss(nets, batch, cache).loss.detach()) == pytest.approx(expected)

@@ -5,7 +5,6 @@ It has unusual roles, losses on both halves of the training images, and a weight
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -150,13 +149,6 @@ def test_train_translate_evaluate_and_report(tmp_path: Path, capsys: pytest.Capt
     assert "psnr_object_db" in {score["name"] for score in scores}
     assert _answer(capsys, "report", run, "--json")["page"].endswith("report.html")
     assert "painter" in (run / "report.html").read_text()
-
-
-def test_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    profile = _answer(capsys, "profile", *STEP, "--steps", 2, "--out", tmp_path / "profile")
-    with gzip.open(profile["trace"], "rt") as file:
-        events = {event["name"] for event in json.load(file)["traceEvents"] if event.get("cat") == "user_annotation"}
-    assert {"painter", "critic"} <= events
 
 
 def test_a_resumed_run_equals_an_unbroken_one(

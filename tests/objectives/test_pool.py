@@ -62,15 +62,3 @@ def test_a_batch_equals_its_images_in_sequence():
     assert torch.equal(together, alone)
     assert torch.equal(batch.images, single.images)
     assert not torch.equal(together, images)
-
-
-def test_size_0_returns_the_new_images():
-    pool, images = FakePool(0, SHAPE), _images(1.0, 2.0)
-    assert torch.equal(pool(images, torch.ones(2, 2)), images)
-
-
-def test_stores_a_copy():
-    pool, image = FakePool(2, SHAPE), _images(1.0)
-    pool(image, torch.rand(2, 1))
-    image.fill_(9.0)
-    assert _stored(pool)[0] == 1.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -17,12 +16,10 @@ from velogan.cli import main
 from velogan.cli.train import Train, configure_train
 from velogan.config import Config
 from velogan.engine.ema import EMA
-from velogan.engine.nonfinite import NonFiniteError
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints, load_state, load_weights
 from velogan.training import run
-from velogan.training.nodes import run as apart
 from velogan.training.nodes.node import Node, Order, Report
 from velogan.training.nodes.remote_step import ExecuteOrders
 from velogan.training.nodes.run import distributed_modules, start_actors, train_on_nodes
@@ -115,20 +112,6 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "modules"),
-    [
-        ("onepair", {"autoencoder": ("E", "R"), "translator": ("T_A",), "discriminator": ("D_A",)}),
-        (
-            {"kind": "cyclegan"},
-            {"generator": ("G_A", "G_B"), "discriminator": ("D_A", "D_B")},
-        ),
-    ],
-)
-def test_each_phase_is_a_module(method, modules, tiny):
-    assert {one.name: one.trains for one in distributed_modules(tiny(method))} == modules
-
-
-@pytest.mark.parametrize(
     "method",
     [
         "onepair",
@@ -166,13 +149,6 @@ def test_a_run_resumed_from_an_exchange_equals_an_unbroken_one(tiny, tmp_path: P
     assert again.weights_sha256 == unbroken.weights_sha256
 
 
-def test_reports_where_a_value_is_not_finite(tiny, tmp_path: Path):
-    config = tiny(every="6 images").change(optimizer={"rules": ("E:kind=sgd,lr=1e38",)})
-    with pytest.raises(NonFiniteError) as caught:
-        trained(config, tmp_path / "run")
-    assert "step 1 (2 images seen), phase autoencoder: " in str(caught.value)
-
-
 @pytest.mark.parametrize("at", [7, 6, 0], ids=["between exchanges", "at an exchange", "at the start"])
 def test_a_lost_node_restarts_with_the_same_result(at: int, tiny, tmp_path: Path):
     config, said = tiny(every="6 images"), list[str]()
@@ -194,23 +170,6 @@ def test_a_killed_process_of_ray_is_a_lost_node(tiny, tmp_path: Path, monkeypatc
     assert lost.finished
     trained(config, tmp_path / "whole")
     assert_same(tmp_path / "lost", tmp_path / "whole")
-
-
-def test_rejects_exchanges_in_percent(tiny):
-    with pytest.raises(ValueError, match="not in images or epochs: write '50 images'"):
-        tiny(every="5 %")
-
-
-def test_reports_the_extra_that_ray_needs(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with Display(quiet=True) as display, pytest.raises(ValueError, match=r".*pip install -e '\.\[scale\]'"):
-        apart.train(tiny(every="1 epoch"), tmp_path / "run", display=display, origin={})
-    assert not (tmp_path / "run").exists()
-
-
-def test_rejects_the_setting_outside_of_the_command(tiny, tmp_path: Path):
-    with Display(quiet=True) as display, pytest.raises(ValueError, match="supported by `velogan train` only"):
-        run.train(tiny(every="1 epoch"), tmp_path / "run", display=display, origin={})
 
 
 def test_the_flag_sets_an_exchange_every_five_steps(capsys: pytest.CaptureFixture[str]):

@@ -4,13 +4,7 @@ import json
 from pathlib import Path
 
 from velogan.networks.cells import generator_kinds, operation_names
-from velogan.search.history import HistoryEntry, cell_kind, read_architecture
-
-
-def test_infers_kinds_from_operations():
-    for letter in ("e", "r", "d"):
-        for space in ("paper", "code"):
-            assert cell_kind(dict.fromkeys(operation_names(letter, space), 0.1)) == letter
+from velogan.search.history import HistoryEntry, read_architecture
 
 
 def test_skips_damaged_lines(tmp_path: Path):

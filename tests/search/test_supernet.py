@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from velogan.networks.build import NetworkFactory
 from velogan.networks.cells import Space, discriminator_kinds, generator_kinds, operation_names
 from velogan.networks.discriminators import DiscriminatorConfig
-from velogan.networks.generators import GeneratorConfig, split
-from velogan.search.supernet import MixedOp, SupernetFactory, derive, detach_arch_parameters, mixtures
+from velogan.networks.generators import GeneratorConfig
+from velogan.search.supernet import MixedOp, SupernetFactory, derive, mixtures
 
 NAMES = ("generator", "discriminator")
 
@@ -82,31 +82,3 @@ def test_merged_kernels_equal_the_sum_of_operations(name: str, fields: dict[str,
     assert sum("alpha" in key for key in merged) == len(mixtures(net))
     for key, value in expected.items():
         torch.testing.assert_close(merged[key], value, rtol=1e-6, atol=1e-8, msg=key)
-
-
-def test_detached_architecture_weights_still_mix():
-    net = _build("generator")
-    before = {id(weight) for weight in net.parameters()}
-    architecture, images = detach_arch_parameters(net), torch.randn(1, 3, 32, 32)
-    detached = {id(weight) for weight in architecture.parameters()}
-    assert len(detached) == 6
-    assert {id(weight) for weight in net.parameters()} == before - detached
-    net(images).square().sum().backward()
-    assert all(weight.grad is not None for weight in architecture.parameters())
-    start = net(images)
-    with torch.no_grad():
-        for weight in architecture.parameters():
-            weight[0] += 2
-    assert not torch.allclose(net(images), start)
-
-
-def test_a_supernet_splits_into_stages():
-    net, images = _build("generator"), torch.randn(1, 3, 32, 32)
-    encoder, translator, decoder = split(net)
-    assert torch.equal(decoder(translator(encoder(images))), net(images))
-    assert [len(mixtures(stage)) for stage in (encoder, translator, decoder)] == [2, 2, 2]
-
-
-def test_rejects_odd_sides():
-    with pytest.raises(ValueError, match="sides of 10x5 cannot be halved by every operation"):
-        _build("discriminator")(torch.randn(1, 3, 20, 40))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Callable
@@ -14,12 +13,11 @@ import pytest
 import torch
 
 from velogan.cli import main
-from velogan.config import Config, read_config
-from velogan.engine.config import EngineConfig
+from velogan.config import Config
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import find_checkpoint, load_weights
-from velogan.training import engine_settings, run
 from velogan.training import forward as faster
+from velogan.training import run
 from velogan.translate.model import load_translator
 
 Train = Callable[..., str]
@@ -73,29 +71,6 @@ def test_a_run_with_winograd_continues_on_a_processor_without_it(
     monkeypatch.setattr(faster, "load_bf16_gemm", lambda cache: None)
     assert "at 2 images: this CPU cannot run engine.kernels=winograd" in train(4)
     assert _engines(tmp_path / "run")[-1]["engine"]["kernels"] in ("native", "plain")
-
-
-def test_what_is_asked_for_now_holds_from_now_on(train: Train, tmp_path: Path):
-    train(2)
-    said = train(4, "--engine.precision", "fp32") + train(6, "--engine.precision", "bf16")
-    assert re.search("at [24] images: requested: engine.precision=", said), "from 4 on where it chose fp32 itself"
-    assert _engines(tmp_path / "run")[-1]["engine"]["precision"] == "bf16"
-    assert train(8, "--engine.device", "cpu").count("engine settings change") == 0, "it computed there before"
-    assert "engine.device=cuda:77: not available" in train(10, "--engine.device", "cuda:77", code=2)
-
-
-def test_another_device_decides_everything_again(tiny_config: Callable[..., Config]):
-    before = EngineConfig(mode="eager", device="cpu", kernels="winograd", precision="bf16", compile="off")
-    config = tiny_config(engine={"device": "meta", "threads": None})
-    engine, _, why = engine_settings.resolve_engine_on_resume(config, before)
-    assert (engine.device, engine.kernels, engine.precision) == ("meta", "plain", "fp32")
-    assert why == "requested: engine.device=meta"
-
-
-def test_the_configuration_pins_nobody_to_the_first_machine(train: Train, tmp_path: Path):
-    train(2)
-    engine = read_config(tmp_path / "run").engine
-    assert (engine.device, engine.kernels, engine.precision) == ("auto", "auto", "auto")
 
 
 def test_a_shorter_command_than_before_says_so_and_changes_nothing(train: Train, tmp_path: Path):
@@ -152,14 +127,6 @@ def test_a_run_whose_minutes_are_over_at_its_start_makes_a_step_and_ends(
     assert "ends in 0 s, the last checkpoint and page included" in said
     assert json.loads((first.checkpoint / "clock.json").read_text())["seconds"] >= 60_000
     assert (tmp_path / "run" / "report.html").is_file()
-
-
-def test_scores_stand_on_all_axes_of_the_log(train: Train, tmp_path: Path):
-    train(2, "--data.render-count", "24", "--data.validation", "2")
-    rows = [json.loads(line) for line in (tmp_path / "run/stats.jsonl").read_text().splitlines()]
-    scored = [row for row in rows if "validation/distance" in row]
-    assert scored
-    assert all(row["seconds"] > 0 and row["epoch"] == row["images"] / 22 for row in scored)
 
 
 def test_curves_without_a_checkpoint_are_kept(train: Train, tmp_path: Path):
