@@ -38,32 +38,32 @@ def resolve_engine(config: Config, *, processes: int = 1) -> tuple[EngineConfig,
 
 
 def resolve_engine_on_resume(
-    config: Config, before: EngineConfig, *, processes: int = 1
+    config: Config, previous: EngineConfig, *, processes: int = 1
 ) -> tuple[EngineConfig, list[Decision], str]:
-    """Return the engine settings of a resumed run, the decisions, and why they differ from `before`; empty if equal.
+    """Return the engine settings of a resumed run, the decisions, and why they differ from `previous`; empty if equal.
 
     A resumed run computes as before if it can. Raises ValueError if the requested settings are not possible.
 
-    - Unchanged: this machine supports `before`, and the user requests no other settings.
+    - Unchanged: this machine supports `previous`, and the user requests no other settings.
     - Threads only: unless the user sets a number, those of this machine. They change no result.
     - User override: the requested fields change. With another mode or device all others are resolved again.
-    - Unsupported here: this machine does not support `before`, so all fields are resolved again.
+    - Unsupported here: this machine does not support `previous`, so all fields are resolved again.
     """
     if config.engine.threads is None:
-        before = before.model_copy(update={"threads": len(available_cores())})
+        previous = previous.model_copy(update={"threads": len(available_cores())})
     explicit = {name: value for name, value in config.engine.model_dump().items() if value not in ("auto", None)}
     requested = explicit | MODES[config.engine.mode] | explicit  # what the user sets overrides the mode
-    override = {name: value for name, value in requested.items() if value != getattr(before, name)}
+    override = {name: value for name, value in requested.items() if value != getattr(previous, name)}
     if override:
         reason = "requested: " + ", ".join(f"engine.{name}={value}" for name, value in override.items())
-        changed = before.model_copy(update=override)
+        changed = previous.model_copy(update=override)
         if override.keys().isdisjoint(("mode", "device")) and not unsupported_reason(changed):
             with suppress(ValueError):  # earlier settings may conflict with the requested ones
                 return *resolve_engine(config.model_copy(update={"engine": changed}), processes=processes), reason
         return *resolve_engine(config, processes=processes), reason
-    if problem := unsupported_reason(before) or find_conflict(before, _requirements(config, processes)):
+    if problem := unsupported_reason(previous) or find_conflict(previous, _requirements(config, processes)):
         return *resolve_engine(config, processes=processes), problem
-    return before, [], ""
+    return previous, [], ""
 
 
 def _requirements(config: Config, processes: int) -> EngineRequirements:

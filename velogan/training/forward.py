@@ -47,7 +47,7 @@ def build_forward_nets(nets: Nets, engine: EngineConfig, *, recomputed: Collecti
 
     recomputed: names of the networks whose activations are recomputed in the backward pass instead of stored
     """
-    fast: Callable[..., nn.Module] | None = None
+    accelerate: Callable[..., nn.Module] | None = None
     if engine.kernels in ("native", "winograd"):
         kernels = load_norm_kernels(torch.device(engine.device))
         gemm = load_gemm(engine.precision) if engine.kernels == "winograd" else None
@@ -55,11 +55,11 @@ def build_forward_nets(nets: Nets, engine: EngineConfig, *, recomputed: Collecti
             raise ValueError(f"engine.kernels={engine.kernels} cannot be used: {kernels}; or set engine.kernels=plain")
         if gemm is None and engine.kernels == "winograd":
             raise ValueError("engine.kernels=winograd: this CPU cannot run it, set engine.kernels=native")
-        fast = partial(to_native, kernels=kernels, gemm=gemm)
+        accelerate = partial(to_native, kernels=kernels, gemm=gemm)
     elif engine.compile == "on":
-        fast = partial(compile_network, cache=code_directory() / "compiled")
-    forward = {name: net if fast is None else _replace(net, fast) for name, net in nets.items()}
-    checkpointed = partial(fast or _build_planned, recompute=True)
+        accelerate = partial(compile_network, cache=code_directory() / "compiled")
+    forward = {name: net if accelerate is None else _replace(net, accelerate) for name, net in nets.items()}
+    checkpointed = partial(accelerate or _build_planned, recompute=True)
     return forward | {name: _replace(nets[name], checkpointed) for name in recomputed}
 
 
@@ -67,5 +67,5 @@ def _build_planned(net: nn.Module, *, recompute: bool) -> nn.Module:
     return PlannedNetwork(net, plain_plan(tokens(net)), recompute=recompute)
 
 
-def _replace(net: nn.Module, fast: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    return net.map_parts(fast) if isinstance(net, Composed) else fast(net)
+def _replace(net: nn.Module, accelerate: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    return net.map_parts(accelerate) if isinstance(net, Composed) else accelerate(net)

@@ -81,7 +81,7 @@ def format_decisions(decisions: Sequence[Decision]) -> list[str]:
     fields = EngineConfig.model_fields
     enabled = [decision for decision in decisions if decision.field in fields and decision.value != "off"]
     values = [decision.field if decision.value == "on" else decision.value for decision in enabled]
-    printed = [decision for decision in decisions if decision.field not in fields]
-    printed += [decision for decision in decisions if decision.field in ("precision", "kernels")]
+    selected = [decision for decision in decisions if decision.field not in fields]
+    selected += [decision for decision in decisions if decision.field in ("precision", "kernels")]
     lines = [f"engine: {', '.join(values)} (reasons: run.json)"] if values else []
-    return lines + [f"{decision.field}: {decision.value} ({decision.reason})" for decision in printed]
+    return lines + [f"{decision.field}: {decision.value} ({decision.reason})" for decision in selected]

@@ -52,11 +52,13 @@ def start_or_resume(
         _report_rate_increase(context, trainer, state)
     if checkpoint is None:
         _archive_orphaned_stats(context)
-    is_longer = _is_already_past_length(context, trainer)
-    if not is_longer:
+    is_past_length = _is_already_past_length(context, trainer)
+    if not is_past_length:
         write_text(folder / "config.yaml", write_yaml(context.requested))
     is_resumed = state is not None
-    if is_resumed and not is_longer and origin.get("command"):  # the command that repeats the run as long as it is now
+    if (
+        is_resumed and not is_past_length and origin.get("command")
+    ):  # the one that repeats the run at its present length
         record["command"] = origin["command"]
         write_record(folder, record)
     if "data" not in record:
@@ -69,8 +71,8 @@ def _find_checkpoint(context: RunContext) -> Path | None:
     """Return the newest valid checkpoint; hide corrupt ones, and the best one if it is corrupt."""
     folder, print_line = context.folder, context.display.print_line
     checkpoint, corrupt = latest_valid_checkpoint(folder)
-    marked = read_best(folder)
-    best = folder / "checkpoints" / marked["checkpoint"] if marked else None
+    best_mark = read_best(folder)
+    best = folder / "checkpoints" / best_mark["checkpoint"] if best_mark else None
     if best and (problem := corrupt.get(best) or find_corruption(best)):
         print_line(f"{problem}: the best checkpoint is corrupt; the next scored checkpoint becomes the best")
         corrupt = {**corrupt, best: problem}
@@ -177,8 +179,8 @@ def _is_already_past_length(context: RunContext, trainer: Trainer) -> bool:
 def _record_engine(context: RunContext, trainer: Trainer, record: Mapping[str, Any]) -> None:
     """Write the `record` with the engine settings, and report them, unless they are the previous ones."""
     engine, previous = context.engine, read_engine(record)
-    free = {"threads"} if context.requested.engine.threads is None else set[str]()  # then they depend on the machine
-    if previous and previous.model_dump(exclude=free) == engine.model_dump(exclude=free):
+    ignored = {"threads"} if context.requested.engine.threads is None else set[str]()  # then they depend on the machine
+    if previous and previous.model_dump(exclude=ignored) == engine.model_dump(exclude=ignored):
         return
     lines = format_decisions(context.decisions)
     if context.engine_change:

@@ -1,7 +1,7 @@
 """A training from start to end: the first file to read.
 
 `train` is called by every process. Each prepares the run and builds its trainer; then rank 0 runs a `Session`, which
-keeps the run folder, and the others run `run_worker_rank`.
+writes the run folder, and the others run `run_worker_rank`.
 """
 
 from __future__ import annotations

@@ -45,10 +45,10 @@ class CheckpointSaver:
         elif not is_comparable:
             return
         chosen = checkpoint.with_name(best["checkpoint"])
-        replaced = None
+        superseded = None
         if chosen != checkpoint and final_checkpoint_is_worse(read_stats(self._folder)):
-            replaced = checkpoint
-        mark_best(self._folder, checkpoint=chosen, name=name, score=best["score"], on=images, instead_of=replaced)
+            superseded = checkpoint
+        mark_best(self._folder, checkpoint=chosen, name=name, score=best["score"], on=images, instead_of=superseded)
 
     def _headers(self, images: int) -> dict[str, dict[str, Any]]:
         config, sources = self._context.config, self._context.data.sources

@@ -62,7 +62,7 @@ class Session:
         Raises NonFiniteError if a loss or gradient is not finite; then nothing is saved, and earlier checkpoints stay.
         """
         trainer = self.trainer
-        images_before, worked_before = trainer.images, trainer.clock.training_seconds
+        images_before, training_s_before = trainer.images, trainer.clock.training_seconds
         with self.log, stop_on_signal(trainer):
             if architecture is not None:
                 architecture.start(trainer.images)
@@ -80,13 +80,13 @@ class Session:
         images = trainer.images - images_before
         if not images:
             self.reporter.write_page()
-        worked = trainer.clock.training_seconds - worked_before
+        training_s = trainer.clock.training_seconds - training_s_before
         last = list_checkpoints(self.folder)[-1]
         return Result(
             run=self.folder,
             checkpoint=last,
             images_seen=trainer.images,
-            images_per_s=images / worked if worked > 0 else 0.0,
+            images_per_s=images / training_s if training_s > 0 else 0.0,
             seconds=trainer.clock.seconds,
             weights_sha256=digest(last),
             finished=self.stopping.is_at_end or self.stopping.is_patience_exhausted,

@@ -73,7 +73,7 @@ class Report:
 
 
 class PacedContext(DistributedContext):
-    """A single process that stops after `steps` steps; the clock is that of the process that keeps the run folder."""
+    """A single process that stops after `steps` steps, with the clock of the main process."""
 
     steps, seconds = 0, 0.0
 

@@ -1,4 +1,4 @@
-"""The step of the process that keeps the run folder: it counts steps and orders nodes to compute them."""
+"""The step of the main process when nodes train: it counts steps and orders nodes to compute them."""
 
 from __future__ import annotations
 
