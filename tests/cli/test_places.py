@@ -71,6 +71,7 @@ def test_figures_are_shown_whatever_becomes_of_the_file(
     (run / broken).unlink(missing_ok=True)
     (run / broken).mkdir()  # nothing takes the place of a folder, for root either
     capsys.readouterr()
+    monkeypatch.setattr("velogan.report.verdict.verdict", lambda *_: [])  # as of too few pictures
     assert main(["evaluate", str(run), "--features", "none", "--json"]) == 1
     said = capsys.readouterr()
     result = json.loads(said.out.splitlines()[-1])
@@ -78,6 +79,7 @@ def test_figures_are_shown_whatever_becomes_of_the_file(
     assert broken in result["unwritten"]
     assert broken in said.err
     assert "unchanged" in said.err  # the table
+    assert "No verdict" in said.err
 
 
 def test_that_figures_will_not_be_kept_is_said_first(

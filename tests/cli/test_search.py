@@ -48,12 +48,13 @@ def test_the_count_is_that_of_the_code(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_genotype_is_an_ordinary_configuration(genotype: Path, capsys: pytest.CaptureFixture[str]):
-    config, table = _configured(capsys, "--genotype", genotype, "--hidden", 12)
+    config, table = _configured(capsys, "--genotype", genotype, "--hidden", 12, "--image-size", 96)
     spec = config.spec
     assert {way: one.operations for way, one in spec.generators.items()} == {"a2b": A, "b2a": B}
     assert {way: one.operations for way, one in spec.discriminators.items()} == {"a2b": JUDGE, "b2a": OTHER}
     assert {one.channels for one in spec.generators.values()} == {12}
     assert "asymmetry: b2a has" in table
+    assert f"for one image of {config.data.crop_size}x{config.data.crop_size}" in table
     as_wide, _ = _configured(capsys, "--genotype", genotype)
     assert as_wide.generator.channels == Config().generator.encoding == 256
     matched, _ = _configured(capsys, "--genotype", genotype, "--match-size", "C4")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from velogan.metrics import registry
-from velogan.metrics.registry import class_shares, describe, is_top1, set_distances
+from velogan.metrics.registry import class_name, class_shares, describe, is_top1, set_distances
 from velogan.report.scores import display_name
 
 
@@ -17,6 +17,8 @@ def test_metrics_are_named_after_the_network(network: str, long: str) -> None:
         assert long in describe(name, source="horse", target="zebra", classes={"zebra": 3})
     labels = [display_name({"name": name}) for name in metrics]
     assert labels == [f"{network}-FID", f"{network}-KID", f"Class 3 ({network})"]
+    orange = {"name": f"{network}_share_class_950", "class": class_name(f"{network}_share_class_950", {"orange": 950})}
+    assert display_name(orange) == f"orange ({network})"
 
 
 def test_large_sets_are_not_resampled(monkeypatch: pytest.MonkeyPatch) -> None:
