@@ -159,7 +159,7 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
         ("train --out r fast --data d", "fast: a preset comes before all flags: velogan train fast"),
         ("train --data d --out {tmp}/file/r", "--out {tmp}/file/r: nothing can be written to {tmp}/file (Not a direc"),
         ("train --help optimiser", "--help optimiser: unknown section; did you mean optimizer?"),
-        ("train --config {tmp}/none.yaml --out r", "there is no such file"),
+        ("train --config {tmp}/none.yaml --out r", "file not found"),
         ("train --gpu", "--gpu: unknown flag; use --device cuda"),
         ("train --preset fast", "use the name of the preset, without a flag, as the first word"),
         ("train --lr 3", "did you mean --optimizer.lr?; docs/migration.md has the reference implementation's flags"),

@@ -24,8 +24,9 @@ class _Run:
         self.trainer = build_trainer(**schedule)
         self.trainer.clock = Clock(lambda: self.now)
         step = self.trainer.step
+        base: Any = type(step)
 
-        class Timed(type(step)):
+        class Timed(base):
             def __call__(_, *args: Any, **options: Any) -> Any:
                 self.now += 1
                 self.rates.append(step.optimizers["generator"].param_groups[0]["lr"])
