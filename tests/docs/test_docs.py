@@ -43,8 +43,9 @@ NOT_RUN = {
     "--format torch": "the same",
     "velogan serve": "it waits for requests: tests/serve",
     "--format web": "it takes a package of npm: tests/interchange/test_site.py",
+    "--train.logger wandb": "it needs a client: tests/extras.py",
 }
-"""What is only parsed, and who runs it."""
+"""Commands that are only parsed, and the tests that run them."""
 
 
 OF_THE_SHELL = {". .venv/bin/activate"}
