@@ -53,7 +53,7 @@ def test_resumes_with_moved_pictures_and_rejects_others(data: Path, flags, velog
     save_picture(other / "trainA" / "0.png", Picture(np.zeros((40, 40, 3), np.uint8)))
     code, said = velogan(flags(run, data=other, images=6))
     assert code == 2
-    assert f"{run} was trained with other images of domain A" in said
+    assert f"velogan: --data: {run} was trained with other images of domain A" in said
     code, said = velogan(flags(run, data=moved, images=6))
     assert (code, "changed" in said) == (0, False)
     assert read_config(run).data.path == (str(moved),)

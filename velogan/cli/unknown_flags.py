@@ -66,7 +66,7 @@ def name_as_typed(text: str, argv: Sequence[str]) -> str:
     typed = [word.partition("=")[0].replace("_", "-") for word in argv]
     for flag, field in SHORT_FLAGS.items():
         if flag in typed and f"--{field.replace('_', '-')}" not in typed:
-            text = re.sub(rf"(--)?{re.escape(field)}\b", flag, text)
+            text = re.sub(rf"(--)?{re.escape(field)}\b( \({flag}\))?", flag, text)
     return text
 
 
