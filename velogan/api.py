@@ -28,7 +28,6 @@ from velogan.recipes import RECIPES, RECOMMENDED
 from velogan.training.run import train as _train
 from velogan.training.session import Result
 from velogan.translate.files import Summary, translate
-from velogan.translate.masking import MaskSide
 from velogan.translate.memory import to_picture, translate_images
 from velogan.translate.model import CheckpointChoice, Pages, Translator, Weights, load_translator
 from velogan.translate.options import TranslateOptions
@@ -203,8 +202,6 @@ class Model:
         format: str | None = None,
         tile: int | None = None,
         smooth: float = 0.0,
-        masks: PathLike | None = None,
-        masks_keep: MaskSide = "outside",
         pages: Pages | None = None,
     ) -> Summary:
         """Translate a picture, video or scan, or a folder with its subfolders, as `velogan translate` does."""
@@ -217,8 +214,6 @@ class Model:
                 format=format,
                 tile=tile,
                 smooth=smooth,
-                masks=None if masks is None else Path(masks),
-                masks_keep=masks_keep,
             ),
         )
 

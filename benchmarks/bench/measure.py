@@ -26,9 +26,9 @@ from benchmarks.bench.roofline import (
     record_convolutions,
     total,
 )
+from velogan.config import fit_to_data
 from velogan.data.sets.pair import Data
 from velogan.engine.device import resolve_device, synchronise
-from velogan.methods.fit import check_sizes
 from velogan.observe.machine import machine
 from velogan.recipes import DEFAULT
 
@@ -131,7 +131,7 @@ def _build_candidates(
     for case, modes in group.items():
         try:
             config = case.config
-            check_sizes(config.method, config.spec, data.shapes(config.data))
+            fit_to_data(config, data.channels, data.shapes(config.data))
         except ValueError as error:
             leave_out(case, "all", error)
             continue

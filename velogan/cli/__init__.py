@@ -111,7 +111,7 @@ def _parse(argv: list[str]) -> Flags:
 
 def _precedes_path(word: str) -> bool:
     """Return whether the argument after `word` is a path: a flag that takes paths or no flag at all."""
-    return not word.startswith("--") or word in ("--data", "--out", "--config", "--start", "--against", "--masks")
+    return not word.startswith("--") or word in ("--data", "--out", "--config", "--start", "--against")
 
 
 def _parse_silently(argv: list[str]) -> Flags:

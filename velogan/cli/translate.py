@@ -33,10 +33,9 @@ class Translate(Flags):
     velogan translate runs/zebras zebra.jpg horse.jpg --direction b2a
     velogan translate runs/zebras photos translated --uncertainty
     velogan translate runs/zebras film.mp4 zebras.mp4 --smooth 0.8
-    velogan translate runs/zebras photos translated --masks masks
     """
 
-    HELP_FLAGS = "model input output direction checkpoint overwrite format tile smooth uncertainty masks workers json"
+    HELP_FLAGS = "model input output direction checkpoint overwrite format tile smooth uncertainty workers json"
 
     model: Model
     input: Annotated[
@@ -79,17 +78,6 @@ class Translate(Flags):
     uncertainty: Annotated[
         bool, arg(help="Also write an uncertainty map NAME.uncertainty.png for each result. RUN must be a run folder.")
     ] = False
-    masks: Annotated[
-        Path | None,
-        arg(
-            help="Folder with masks named like the pictures, or the mask of one picture: black keeps the input, white "
-            "takes the translation, grey blends both. Write PNG, because JPEG changes all pixels.",
-            metavar="DIR|FILE",
-        ),
-    ] = None
-    masks_keep: Annotated[
-        Literal["outside", "inside"], arg(help="Where masks keep the input: outside (black) or inside (white).")
-    ] = "outside"
     pages: Annotated[
         Literal["channels", "slices"] | None,
         arg(
@@ -128,8 +116,6 @@ class Translate(Flags):
             unsupported = {
                 "--uncertainty": self.uncertainty,
                 "--smooth": self.smooth,
-                "--masks": self.masks,
-                "--masks-keep": self.masks_keep != "outside",
             }
             for flag, is_set in unsupported.items():
                 if is_set:
@@ -151,8 +137,6 @@ class Translate(Flags):
                     format=self.format,
                     tile=self.tile,
                     smooth=self.smooth,
-                    masks=self.masks,
-                    masks_keep=self.masks_keep,
                 ),
                 progress=display.task("translating"),
             )
@@ -160,9 +144,7 @@ class Translate(Flags):
             if summary.renamed and output.suffix and not output.is_dir():  # the requested format could not be written
                 output = output.with_suffix(summary.renamed[0][1])
             _print_summary(display, summary, output)
-            for line in filter(
-                None, (describe_skipped_files(self.input, scans=True), *summary.masked, _describe_animated(summary))
-            ):
+            for line in filter(None, (describe_skipped_files(self.input, scans=True), _describe_animated(summary))):
                 display.print_line(line)
             result, code = _make_outcome(summary, peak_memory_mb())
             if estimator is None:

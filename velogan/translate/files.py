@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from velogan.data.pictures.films import is_film
-from velogan.data.pictures.images import LOSSY, Picture, choose_suffix
+from velogan.data.pictures.images import Picture, choose_suffix
 from velogan.data.sets.prefetch import ordered_map
 from velogan.data.sets.sources import list_images
 from velogan.translate.films import translate_film
 from velogan.translate.jobs import Job, find_jobs
 from velogan.translate.large import plan_tiles
-from velogan.translate.masking import find_masks
 from velogan.translate.model import Translator
 from velogan.translate.options import TranslateOptions
 from velogan.translate.pictures import output_format, translate_pictures
@@ -67,28 +66,14 @@ def translate(
         raise ValueError(f"smooth={options.smooth}: input {input} is not a film; leave smooth out")
     scans = find_scans(input, output, stacks=model.input.pages == "slices")
     if not scans:
-        return _translate_pictures(model, input, output, options, progress)
+        return translate_jobs(model, find_jobs(input, output, suffix=options.suffix), options, progress=progress)
     _reject_options_for_pictures(options, scans[0].name, scans[0].kind)
     return _translate_with_scans(model, input, output, scans, options, progress)
 
 
 def _reject_options_for_pictures(options: TranslateOptions, name: str, kind: str) -> None:
-    for option, value in (("masks", options.masks), ("format", options.format)):
-        if value is not None:
-            raise ValueError(f"{option}={value}: for pictures only, but {name} is {kind}; leave {option} out")
-
-
-def _translate_pictures(
-    model: Translator, input: Path, output: Path, options: TranslateOptions, progress: Progress | None
-) -> Summary:
-    jobs = find_jobs(input, output, suffix=options.suffix)
-    notes = tuple[str, ...]()
-    if options.masks is not None:
-        names = [str(job.source.relative_to(input)) if input.is_dir() else job.source.name for job in jobs]
-        masks, unmatched = find_masks(options.masks, names, keep=options.masks_keep, source=input)
-        jobs = [replace(job, mask=mask) for job, mask in zip(jobs, masks)]
-        notes = tuple(filter(None, (_describe_lossy(jobs), unmatched)))
-    return replace(translate_jobs(model, jobs, options, progress=progress), masked=notes)
+    if options.format is not None:
+        raise ValueError(f"format={options.format}: for pictures only, but {name} is {kind}; leave format out")
 
 
 def _translate_with_scans(
@@ -109,13 +94,6 @@ def _translate_with_scans(
     translate_slices = translate_volumes if needs_volume_context(model) else translate_scans
     summary = translate_jobs(model, jobs, options, progress=count_pictures)
     return summary.merge(translate_slices(model, scans, options, progress=count_scans))
-
-
-def _describe_lossy(jobs: Sequence[Job]) -> str:
-    """Return a line on how many results do not keep masked pixels exactly; empty if all do."""
-    count = sum(job.target.suffix.lower() in LOSSY for job in jobs)
-    line = f"{count} of {len(jobs)} written as JPEG or WebP, which change all pixels a little: --format png does not"
-    return line if count else ""
 
 
 def translate_jobs(

@@ -7,7 +7,7 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from velogan.data.pictures.films import SUFFIXES as FILMS
@@ -23,7 +23,6 @@ from velogan.data.pictures.images import (
 )
 from velogan.data.sets.sources import list_images
 from velogan.files import looks_like_file_name, write_text
-from velogan.translate.masking import Mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,20 +34,16 @@ class Job:
     exclusive: no other process writes to these folders. If False, other workers run concurrently: pictures whose
         translations might get the same name are looked for in the source's folder, and files that a killed process
         left of this translation are replaced
-    mask: selects the pixels that are not changed; None: all may change
     """
 
     name: str
     target: Path
     source: Path
     exclusive: bool = True
-    mask: Mask | None = None
 
     def read(self, *, pages_are_channels: bool) -> Picture:
-        """Read the picture as `read_picture` does, and its mask. Raises ValueError or OSError with the reason."""
-        picture = read_picture(self.source, pages_are_channels=pages_are_channels)
-        height, width, _ = picture.pixels.shape
-        return replace(picture, mask=self.mask.read((height, width))) if self.mask else picture
+        """Read the picture as `read_picture` does. Raises ValueError or OSError with the reason."""
+        return read_picture(self.source, pages_are_channels=pages_are_channels)
 
     def is_done(self) -> bool:
         """Return whether the translation exists."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from velogan.data.pictures.images import SUFFIXES
 from velogan.translate.large import Tiling
-from velogan.translate.masking import MaskSide
 
 _PIXELS = 256 * 256
 
@@ -22,8 +20,6 @@ class TranslateOptions:
     format: file format of all results (png, tiff, ...); None: each picture keeps its own
     tile: side in pixels of the tiles that large pictures are cut into; None: automatic, 0: no tiles
     smooth: weight in [0, 1) of the previous output frame if the input is a film; see `films.Smoother`
-    masks: a folder with one mask per picture, of the same name, or a file for a single picture
-    masks_keep: the side of each mask where the result keeps the pixels of the input exactly
     batch_pixels: maximum number of pixels in a batch; None: automatic
     """
 
@@ -31,8 +27,6 @@ class TranslateOptions:
     format: str | None = None
     tile: int | None = None
     smooth: float = 0.0
-    masks: Path | None = None
-    masks_keep: MaskSide = "outside"
     batch_pixels: int | None = None
 
     def __post_init__(self) -> None:
@@ -41,8 +35,6 @@ class TranslateOptions:
             raise ValueError(f"format={self.format}: not a known format; choose one of {formats}")
         if self.tile is not None and self.tile < 0:
             raise ValueError(f"tile={self.tile}: not a side in pixels; give a positive number, or 0 for no tiles")
-        if self.masks is None and self.masks_keep != "outside":
-            raise ValueError(f"masks_keep={self.masks_keep}: there are no masks; add masks (--masks DIR)")
 
     @property
     def suffix(self) -> str | None:

@@ -15,7 +15,6 @@ from torch import Tensor
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.values import PixelFormat, denormalize, normalize, promote_dtype, to_channels
 from velogan.translate.large import BeforeTile, Tiling, translate_large
-from velogan.translate.masking import composite
 from velogan.translate.model import Translator
 from velogan.translate.tiles import reflect_indices
 
@@ -50,8 +49,8 @@ def translate_pictures(
     images = _to_images(pixels, source, model.device)
     results = _to_pixels(model.translate_fast(images, rounded=output.dtype == "uint8"), output)
     return [
-        _with_metadata(picture, _apply_mask(picture, result, original))
-        for picture, result, original in zip(pictures, results, pixels)
+        _with_metadata(picture, picture.metadata.geography.avoid_nodata(result))
+        for picture, result in zip(pictures, results)
     ]
 
 
@@ -72,7 +71,7 @@ def _translate_in_tiles(
     for top, band in translate_large(model, tiles, read, rounded=rounded, scratch=scratch, before_tile=before_tile):
         rows = slice(top, min(top + band.shape[1], height))
         translated = _to_pixels(band[None, :, : rows.stop - top, :width], output)[0]
-        result[rows] = _apply_mask(picture, translated, to_channels(pixels[rows], output.channels), rows)
+        result[rows] = picture.metadata.geography.avoid_nodata(translated)
     return _with_metadata(picture, result)
 
 
@@ -80,7 +79,7 @@ def output_format(model: Translator, picture: Picture) -> PixelFormat:
     """Return the format of the translation of `picture`: the picture's bit depth, unless the output declares a range.
 
     Raises ValueError if the generator needs a volume, if the picture's type cannot hold the declared input range (see
-    `values.promote_dtype`), or if a mask cannot be applied.
+    `values.promote_dtype`).
     """
     trained, source = model.output, model.input
     if source.own_scale or source.neighbours:
@@ -89,12 +88,6 @@ def output_format(model: Translator, picture: Picture) -> PixelFormat:
     promote_dtype(picture.pixels[:0], picture.pixels.dtype.name, source.range)  # rejects what training rejects
     dtype = picture.pixels.dtype
     output = trained if trained.range is not None or dtype.kind == "f" else replace(trained, dtype=dtype.name)
-    if picture.mask is not None:
-        same = (output.dtype, output.channels, output.range) == (dtype.name, source.channels, source.range)
-        if not same:
-            raise ValueError(
-                "its mask cannot be applied: the translation has another type, channels or range; leave masks out"
-            )
     return output
 
 
@@ -112,14 +105,6 @@ def _to_images(pixels: np.ndarray, form: PixelFormat, device: torch.device) -> T
 def _to_pixels(images: Tensor, form: PixelFormat) -> np.ndarray:
     """Convert `(B, C, H, W)` in [-1, 1] to `(B, H, W, C)` pixels."""
     return denormalize(images, form.dtype, form.range).permute(0, 2, 3, 1).cpu().contiguous().numpy()
-
-
-def _apply_mask(
-    picture: Picture, translated: np.ndarray, original: np.ndarray, rows: slice = slice(None)
-) -> np.ndarray:
-    """Composite `rows` of the translation with the original pixels by the picture's mask, if it has one."""
-    translated = picture.metadata.geography.avoid_nodata(translated)
-    return translated if picture.mask is None else composite(translated, original, picture.mask[rows])
 
 
 def _with_metadata(picture: Picture, pixels: np.ndarray) -> Picture:

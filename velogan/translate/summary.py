@@ -18,7 +18,6 @@ class Summary:
     renamed: name and new suffix of each file whose format could not hold the result
     seconds: of the call
     frames: number of frames if the input is a film, which counts as one file
-    masked: notes on masks without a picture, and on results whose format does not keep pixels exactly
     animated: name and number of frames of each animation, of which only the first was translated
     """
 
@@ -29,7 +28,6 @@ class Summary:
     renamed: tuple[tuple[str, str], ...] = ()
     seconds: float = 0.0
     frames: int = 0
-    masked: tuple[str, ...] = ()
     animated: tuple[tuple[str, int], ...] = ()
     stale: tuple[str, ...] = ()
 

@@ -84,7 +84,6 @@ class Picture:
     alpha: `(H, W)` of the same type, or None
     icc: the bytes of the colour profile, or None
     metadata: what else a translation keeps of the file
-    mask: `(H, W, 1)` uint8 or uint16, 0 where a translation keeps the original pixels, or None
 
     The arrays are writable and may be views of one block.
     """
@@ -93,12 +92,11 @@ class Picture:
     alpha: np.ndarray | None = None
     icc: bytes | None = None
     metadata: FileMetadata = EMPTY_METADATA
-    mask: np.ndarray | None = None
 
     @property
     def nbytes(self) -> int:
         """The number of bytes of its arrays."""
-        return sum(array.nbytes for array in (self.pixels, self.alpha, self.mask) if array is not None)
+        return sum(array.nbytes for array in (self.pixels, self.alpha) if array is not None)
 
     def read_only(self) -> Picture:
         """Return the same picture with a read-only view of its pixels."""
