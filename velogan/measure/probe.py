@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import torch
+from torch.utils.benchmark import Timer
 
 from velogan.config import Config, parse_config
-from velogan.engine.device import select_device, set_threads, synchronise
+from velogan.engine.device import select_device, set_threads
 from velogan.engine.memory import peak_memory_mb
 from velogan.engine.subprocesses import run_in_subprocess, subprocess_main
 from velogan.training.engine_settings import resolve_engine
@@ -21,12 +20,8 @@ from velogan.training.trial_step import build_random_step
 WARM_UP = 2
 """Number of untimed steps: the first compiles, captures and allocates; the second has the optimizers' moments."""
 
-MAX_TIMINGS = 5
-MIN_TIMING_S = 0.25
-"""Minimum seconds of a timing; short steps are repeated."""
-
-MAX_TIMED_S = 10.0
-"""No timing starts after this many seconds of timed steps: one is enough if steps are expensive, as in a search."""
+MIN_TIMED_S = 1.0
+"""Minimum seconds of timed steps; short steps are repeated, and two are enough if steps are expensive."""
 
 
 @dataclass(frozen=True)
@@ -59,31 +54,12 @@ def _measure(request: Mapping[str, Any]) -> dict[str, float]:
     for _ in range(WARM_UP):
         step()
     gpu_memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-
-    def time_steps(repeats: int) -> float:
-        synchronise(device)
-        started = time.perf_counter()
-        for _ in range(repeats):
-            step()
-        synchronise(device)
-        return time.perf_counter() - started
-
+    timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
     return {
-        "seconds": median_step_seconds(time_steps) / config.images_per_update,
+        "seconds": timer.blocked_autorange(min_run_time=MIN_TIMED_S).median / config.images_per_update,
         "memory_mb": peak_memory_mb(),
         "gpu_memory_mb": gpu_memory / 2**20,
     }
-
-
-def median_step_seconds(time_steps: Callable[[int], float]) -> float:
-    """Return the median seconds of a step; `time_steps(n)` runs n steps and returns their seconds."""
-    first_s = total_s = time_steps(1)
-    repeats = max(1, round(MIN_TIMING_S / first_s))
-    timings = list[float]()
-    while len(timings) < MAX_TIMINGS and total_s < MAX_TIMED_S:
-        total_s += (elapsed := time_steps(repeats))
-        timings.append(elapsed / repeats)
-    return median(timings or [first_s])
 
 
 if __name__ == "__main__":

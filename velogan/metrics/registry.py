@@ -76,16 +76,12 @@ def set_distances(fake: Features, real: Features, *, seed: int, resample: bool =
         prefix = "" if network == "inception" else f"{network}_"
         resample_kernel = resample and max(len(x), len(y)) <= MAX_IMAGES
         resample_frechet = resample_kernel and min(len(x), len(y)) <= MAX_IMAGES_FRECHET
-        values = (
-            resampled_distances(weighted_frechet_distance(x, y), len(x), len(y), seed=seed)
-            if resample_frechet
-            else None
-        )
-        metrics[f"{prefix}fid"] = _with_interval(frechet_distance(x, y), values, shifted=True)
-        values = (
-            resampled_distances(weighted_kernel_distance(x, y), len(x), len(y), seed=seed) if resample_kernel else None
-        )
-        metrics[f"{prefix}kid"] = _with_interval(kernel_distance(x, y), values)
+        for name, distance, weighted, is_resampled in (
+            ("fid", frechet_distance, weighted_frechet_distance, resample_frechet),
+            ("kid", kernel_distance, weighted_kernel_distance, resample_kernel),
+        ):
+            values = resampled_distances(weighted(x, y), len(x), len(y), seed=seed) if is_resampled else None
+            metrics[f"{prefix}{name}"] = _with_interval(distance(x, y), values, shifted=name == "fid")
     return metrics
 
 

@@ -168,7 +168,7 @@ def _draw_cell(drawing: Drawing, x: float, y: float, cell: Cell, *, adds_input: 
     name, kind, operations = cell
     middle, top = x + (_LEFT + _RIGHT) / 2, y + _BETWEEN
     height = _ROW * len(operations) + 2 * _PAD
-    drawing.line([(middle, y), (middle, top)], "flow", width=1.5)
+    drawing.line([(middle, y), (middle, top)], "flow")
     drawing.polygon([(middle - 4, top - 6), (middle + 4, top - 6), (middle, top)], "soft")
     _draw_outline(drawing, x + _LEFT, x + _RIGHT, top, height, kind, slant=_SLANT)
     drawing.text(x + _LEFT + 8, top + height / 2 + 4, name, css_class="soft", size=13)
@@ -177,8 +177,8 @@ def _draw_cell(drawing: Drawing, x: float, y: float, cell: Cell, *, adds_input: 
     if not adds_input:
         return top + height
     side, joined = x + _RIGHT + 14, top + height + 8
-    drawing.line([(middle, y + 4), (side, y + 4), (side, joined), (middle + 6, joined)], "flow", width=1.5)
-    drawing.line([(middle, top + height), (middle, joined)], "flow", width=1.5)
+    drawing.line([(middle, y + 4), (side, y + 4), (side, joined), (middle + 6, joined)], "flow")
+    drawing.line([(middle, top + height), (middle, joined)], "flow")
     _draw_plus(drawing, middle, joined)
     return joined + 6
 
@@ -193,7 +193,7 @@ def _draw_outline(
 ) -> None:
     upper, lower = (slant if kind == "e" else 0), (slant if kind == "d" else 0)
     corners = [(left - upper, y), (right + upper, y), (right + lower, y + height), (left - lower, y + height)]
-    drawing.line([*corners, corners[0]], "flow", width=1.5)
+    drawing.line([*corners, corners[0]], "flow")
 
 
 def _draw_operation(drawing: Drawing, x: float, y: float, name: str) -> None:
@@ -222,8 +222,8 @@ def _draw_glyph(drawing: Drawing, x: float, y: float, name: str) -> None:
 
 def _draw_plus(drawing: Drawing, x: float, y: float) -> None:
     drawing.rect(x - 6, y - 6, 12, 12, "sum", rx=6)
-    drawing.line([(x - 3.5, y), (x + 3.5, y)], "flow", width=1.5)
-    drawing.line([(x, y - 3.5), (x, y + 3.5)], "flow", width=1.5)
+    drawing.line([(x - 3.5, y), (x + 3.5, y)], "flow")
+    drawing.line([(x, y - 3.5), (x, y + 3.5)], "flow")
 
 
 def _shortened(text: str) -> str:

@@ -71,18 +71,17 @@ class Drawing:
         style = {"class_": css_class, "font_size": size, "text_anchor": anchor, "font_weight": weight}
         self._add("text", escape(text), x=x, y=y, **style)
 
-    def label(self, x: float, y: float, text: str, *, anchor: str, css_class: str = "") -> None:
+    def label(self, x: float, y: float, text: str, *, anchor: str) -> None:
         """Add a line of text in the size and colour of the page, with its baseline at `y`."""
-        self.text(x, y, text, css_class=css_class, size=None, weight=None, anchor=anchor)
+        self.text(x, y, text, css_class="", size=None, weight=None, anchor=anchor)
 
     def gridline(self, y: float, *, left: float, right: float) -> None:
         """Add a horizontal line across a plot."""
         self.line([(left, y), (right, y)], "grid", width=None)
 
-    def line(self, points: Points, css_class: str = "", *, width: float | None = 1.5, title: str = "") -> None:
+    def line(self, points: Points, css_class: str, *, width: float | None = 1.5) -> None:
         """Add a line through `points`."""
-        style = {"class_": f"line {css_class}".strip(), "stroke_width": width}
-        self._add("polyline", _title(title), points=points, **style)
+        self._add("polyline", points=points, class_=f"line {css_class}", stroke_width=width)
 
     def polygon(self, points: Points, css_class: str, *, title: str = "") -> None:
         """Add a filled polygon with the corners `points`."""
