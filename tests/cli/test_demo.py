@@ -19,15 +19,15 @@ def test_the_demo_ends_by_images_or_by_time(
         engine={"mode": "eager", "threads": 1, "precision": "fp32"},
     )
 
-    def ends(length: str, *words: str) -> tuple[dict[str, object], str]:
+    def run_demo(length: str, *words: str) -> tuple[dict[str, object], str]:
         monkeypatch.setitem(demo.RECIPES, "demo", lambda: tiny.change(train={"length": length}))
         assert main(["demo", "--out", str(tmp_path / "run"), "--json", *words]) == 0
         output = capsys.readouterr()
         return json.loads(output.out.splitlines()[-1]), output.err
 
-    found, said = ends("4 images")
-    assert (found["images_seen"], found["finished"]) == (4, True)
-    assert "trained on 4 images" in said
-    found, said = ends("1000000 images", "--minutes", "0.02")
-    assert not found["finished"]
-    assert "training was stopped after 0.02 min, before 1000000 images: run the same command again to resume" in said
+    result, messages = run_demo("4 images")
+    assert (result["images_seen"], result["finished"]) == (4, True)
+    assert "trained on 4 images" in messages
+    result, messages = run_demo("1000000 images", "--minutes", "0.02")
+    assert not result["finished"]
+    assert "training was stopped after 0.02 min, before 1000000 images" in messages

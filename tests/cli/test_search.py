@@ -28,14 +28,14 @@ TINY += "--train.samples 1 --train.logger none --engine.threads 1 --engine.preci
 @pytest.fixture
 def genotype(tmp_path: Path) -> Path:
     file = tmp_path / "genotype.json"
-    made = Genotype(generators={"a2b": A, "b2a": B}, discriminators={"a2b": JUDGE, "b2a": OTHER})
-    file.write_text(made.to_json())
+    genotype = Genotype(generators={"a2b": A, "b2a": B}, discriminators={"a2b": JUDGE, "b2a": OTHER})
+    file.write_text(genotype.to_json())
     return file
 
 
 def _configured(capsys: pytest.CaptureFixture[str], *argv: Any) -> tuple[Config, str]:
-    asked = Train.parse([*map(str, argv), "--data", "here"], prog="velogan train", description="")
-    return configure_train(asked), capsys.readouterr().err
+    train = Train.parse([*map(str, argv), "--data", "here"], prog="velogan train", description="")
+    return configure_train(train), capsys.readouterr().err
 
 
 def test_the_count_is_that_of_the_code(capsys: pytest.CaptureFixture[str]):
@@ -50,9 +50,12 @@ def test_the_count_is_that_of_the_code(capsys: pytest.CaptureFixture[str]):
 def test_a_genotype_is_an_ordinary_configuration(genotype: Path, capsys: pytest.CaptureFixture[str]):
     config, table = _configured(capsys, "--genotype", genotype, "--hidden", 12, "--image-size", 96)
     spec = config.spec
-    assert {way: one.operations for way, one in spec.generators.items()} == {"a2b": A, "b2a": B}
-    assert {way: one.operations for way, one in spec.discriminators.items()} == {"a2b": JUDGE, "b2a": OTHER}
-    assert {one.channels for one in spec.generators.values()} == {12}
+    assert {direction: config.operations for direction, config in spec.generators.items()} == {"a2b": A, "b2a": B}
+    assert {direction: config.operations for direction, config in spec.discriminators.items()} == {
+        "a2b": JUDGE,
+        "b2a": OTHER,
+    }
+    assert {generator.channels for generator in spec.generators.values()} == {12}
     assert "asymmetry: b2a has" in table
     assert f"for one image of {config.data.crop_size}x{config.data.crop_size}" in table
     as_wide, _ = _configured(capsys, "--genotype", genotype)
@@ -61,26 +64,20 @@ def test_a_genotype_is_an_ordinary_configuration(genotype: Path, capsys: pytest.
     assert matched.generator.channels > 16
 
 
-def test_hand_made_generators_as_large_as_the_searched_ones(genotype: Path, capsys: pytest.CaptureFixture[str]):
+def test_resnets_may_have_the_size_of_the_searched_generators(genotype: Path, capsys: pytest.CaptureFixture[str]):
     """The paper's C'64: the default preset's networks, in the two sizes of N64."""
-    found, _ = _configured(capsys, "--genotype", genotype, "--match-size", "C64")
+    searched, _ = _configured(capsys, "--genotype", genotype, "--match-size", "C64")
     config, table = _configured(capsys, "--genotype", genotype, "--match-size", "C64", "--sizes-only")
     assert config.spec.discriminators == Config().spec.discriminators
-    for way, one in config.spec.generators.items():
-        assert one.model_copy(update={"channels": 64}) == Config().generator
-        assert network_size(one).bytes == pytest.approx(
-            network_size(found.spec.generators[way]).bytes, rel=1 / one.channels
-        )
+    for direction, generator in config.spec.generators.items():
+        assert generator.model_copy(update={"channels": 64}) == Config().generator
+        expected = network_size(searched.spec.generators[direction]).bytes
+        assert network_size(generator).bytes == pytest.approx(expected, rel=1 / generator.channels)
     assert config.spec.generators["a2b"].channels != config.spec.generators["b2a"].channels
     assert "asymmetry" in table
 
 
-def test_generators_may_have_a_width_each(genotype: Path):
-    made = Config().with_genotype(read_genotype(genotype), hidden={"a2b": 12, "b2a": 9})
-    assert {way: one.channels for way, one in made.spec.generators.items()} == {"a2b": 12, "b2a": 9}
-
-
-def test_what_the_genotype_does_not_name_stays(genotype: Path, capsys: pytest.CaptureFixture[str]):
+def test_keeps_networks_that_the_genotype_lacks(genotype: Path, capsys: pytest.CaptureFixture[str]):
     genotype.write_text(Genotype(generators={"a2b": A}).to_json())
     config, _ = _configured(capsys, "--genotype", genotype)
     assert config.discriminator == Config().discriminator
@@ -98,9 +95,9 @@ def test_a_run_from_a_genotype_trains_and_translates(
     assert main([*words, *TINY.split(), "--out", str(run)]) == 0
     pictures = tmp_path / "pictures"
     assert main(["data", "render", "apples2oranges", str(pictures), "--count", "1", "--test-count", "1"]) == 0
-    made = ["translate", str(run), str(pictures / "testA"), str(tmp_path / "made"), "--tile", "128", "--json"]
+    translate = ["translate", str(run), str(pictures / "testA"), str(tmp_path / "out"), "--tile", "128", "--json"]
     capsys.readouterr()
-    assert main(made) == 0
+    assert main(translate) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["tiled"] == 1
 
 
@@ -118,39 +115,36 @@ def _search(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -
 
 def test_from_two_folders_to_a_translator(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run, out = tmp_path / "search", ("--out", tmp_path / "search")
-    found, _ = _search(capsys, "--method", "halves", "--method.hidden", 12, *out)
-    assert found.keys() == {"run", "genotype", "sizes", "images_seen", "seconds"}
-    assert found["images_seen"] == 2
-    assert {one["hidden"] for one in found["sizes"].values()} == {12}
-    genotype = read_genotype(Path(found["genotype"]))
+    result, _ = _search(capsys, "--method", "halves", "--method.hidden", 12, *out)
+    assert result.keys() == {"run", "genotype", "sizes", "images_seen", "seconds"}
+    assert result["images_seen"] == 2
+    assert {size["hidden"] for size in result["sizes"].values()} == {12}
+    genotype = read_genotype(Path(result["genotype"]))
     assert genotype.provenance["config"]["method"]["scheme"] == "halves"
     assert genotype.provenance["images"] == 2
-    longer, said = _search(capsys, "--method", "halves", "--method.hidden", 12, *out, "--images", 4)
+    longer, messages = _search(capsys, "--method", "halves", "--method.hidden", 12, *out, "--images", 4)
     assert longer["images_seen"] == 4
-    assert "at 2 images" in said
-    assert [json.loads(line)["images"] for line in (run / "architecture.jsonl").read_text().splitlines()] == [
-        0,
-        1,
-        2,
-        3,
-        4,
-    ]
-    _, refused = _search(capsys, "--method", "two-step", "--method.hidden", 12, *out, code=2)
-    assert "method.scheme is 'two-step' here and 'halves' there" in refused
+    assert "at 2 images" in messages
+    rows = (run / "architecture.jsonl").read_text().splitlines()
+    assert [json.loads(row)["images"] for row in rows] == [0, 1, 2, 3, 4]
+    _, message = _search(capsys, "--method", "two-step", "--method.hidden", 12, *out, code=2)
+    assert "method.scheme is 'two-step' here and 'halves' there" in message
     assert main(["translate", str(run), str(run), str(tmp_path / "no")]) == 2
     assert "velogan train --genotype RUN/genotype.json" in capsys.readouterr().err
 
-    words = ["train", "--genotype", found["genotype"], "--data", "apples2oranges", "--out", str(tmp_path / "run")]
+    words = ["train", "--genotype", result["genotype"], "--data", "apples2oranges", "--out", str(tmp_path / "run")]
     assert main([*words, *TINY.split()]) == 0
     spec = Config.model_validate(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())).spec
-    assert {way: one.channels for way, one in spec.generators.items()} == read_genotype(Path(longer["genotype"])).hidden
+    assert {direction: config.channels for direction, config in spec.generators.items()} == read_genotype(
+        Path(longer["genotype"])
+    ).hidden
     assert spec.generators["a2b"].operations == read_genotype(Path(longer["genotype"])).generators["a2b"]
 
 
 def test_a_search_has_the_preset_s_networks_as_cells():
     for preset in (name for name, recipe in RECIPES.items() if recipe().method.searchable):
-        asked = [preset, "--data", "here", "--space", "code"]
-        config = configure_search(Search.parse(asked, prog="velogan search", description=""))
+        argv = [preset, "--data", "here", "--space", "code"]
+        config = configure_search(Search.parse(argv, prog="velogan search", description=""))
         before = RECIPES[preset]()
         assert config.generator.network == "cells"
         assert config.generator.encoding == max(before.generator.encoding // 4, 4)
