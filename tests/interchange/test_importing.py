@@ -69,7 +69,7 @@ def test_imports_a_folder_as_a_run_that_translates_and_trains(tmp_path: Path, pr
     code, result, _ = print_line("import", tmp_path / "theirs", run)
     assert code == 0
     assert result["run"] == str(run)
-    assert [one["role"] for one in result["networks"]] == ["D_A", "D_B", "G_A", "G_B"]
+    assert [network["role"] for network in result["networks"]] == ["D_A", "D_B", "G_A", "G_B"]
     assert result["networks"][2]["parameters"] == sum(value.numel() for value in nets["G_A"].parameters())
     images = torch.rand(1, 3, 32, 32) * 2 - 1
     for direction, role in (("a2b", "G_A"), ("b2a", "G_B")):
@@ -88,14 +88,6 @@ def test_imports_a_folder_as_a_run_that_translates_and_trains(tmp_path: Path, pr
     assert (code, result["images_seen"]) == (0, 2), err
     assert "resuming" in err
     assert "starts with" not in err
-
-
-def test_imports_wrapped_weights(tmp_path: Path, print_line: RunJson):
-    net = reference.trained(reference.Resnet(blocks=1, width=4), 0)
-    torch.save({"state_dict": net.state_dict(), "epoch": 3}, tmp_path / "net.pth")
-    code, result, _ = print_line("import", tmp_path / "net.pth", tmp_path / "run")
-    assert code == 0
-    assert [one["role"] for one in result["networks"]] == ["G_A"]
 
 
 def test_imports_a_file_as_one_direction(tmp_path: Path, print_line: RunJson):
@@ -124,10 +116,8 @@ def test_imports_and_exports_networks_of_cut(tmp_path: Path, print_line: RunJson
         torch.save(state, cut / f"latest_net_{role}.pth")
     code, result, err = print_line("import", cut, run)
     assert code == 0, err
-    assert [(one["role"], "anti-aliased" in one["network"]) for one in result["networks"]] == [
-        ("D_A", True),
-        ("G_A", True),
-    ]
+    assert [network["role"] for network in result["networks"]] == ["D_A", "G_A"]
+    assert all("anti-aliased" in network["network"] for network in result["networks"])
     images = torch.rand(1, 3, 36, 36) * 2 - 1
     assert list(models := load_all(run)) == ["a2b"]  # what velogan serve serves
     assert torch.equal(models["a2b"](images), net(images))
@@ -186,13 +176,6 @@ def test_rejects_picture_statistics_without_batch_norm(tmp_path: Path, print_lin
     assert not (tmp_path / "run").exists()
 
 
-def test_rejects_a_single_discriminator(tmp_path: Path, print_line: RunJson):
-    torch.save(reference.Patch().state_dict(), tmp_path / "d.pth")
-    code, _, err = print_line("import", tmp_path / "d.pth", tmp_path / "run")
-    assert code == 2
-    assert "contains only discriminators" in err
-
-
 def test_starts_a_run_with_the_networks_that_fit(
     tmp_path: Path, print_line: RunJson, tiny_config: Callable[..., Config]
 ):
@@ -231,9 +214,6 @@ def test_starts_a_run_with_the_networks_that_fit(
     assert f"train.start (--start): {tmp_path / 'none'} does not exist" in err
     for flags, message in (
         (["--generator.channels", "8"], "generator.channels is 8 here and 4 there; set the same here"),
-        (["--generator.output", "mask", "--generator.channels", "4"], "generator.output is mask here and image there"),
-        (["--generator.channels", "4", "--generator.norm", "none"], "generator.norm is none here and instance there"),
-        (["--generator.channels", "4", "--data.channels-a", "1"], "in_channels is 1 here and 3 there"),
     ):
         fine = ["--generator.blocks", "1", "--generator-b", "blocks=2", *flags]
         start = ["--start", tmp_path / "theirs" / "latest_net_G_A.pth"]

@@ -29,7 +29,7 @@ RUNTIME = Path("~/.cache/velogan").expanduser() / site.RUNTIME  # the tests' own
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *said: object) -> None: ...
+    def log_message(self, *entries: object) -> None: ...
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
@@ -75,10 +75,10 @@ def test_weights_stay_float32_if_float16_differs_visibly(tmp_path: Path, monkeyp
     model = load_translator(resolve_model_path(Path("apples2oranges")))
     small = export(model, tmp_path / "half.onnx", format="web")
     monkeypatch.setattr("velogan.interchange.export.MAX_DIFFERENCE_HALF", 0)
-    whole = export(model, tmp_path / "whole.onnx", format="web")
-    assert (small.half, whole.half) == (True, False)
-    assert whole.max_difference < small.max_difference
-    assert small.megabytes < 0.7 * whole.megabytes
+    full = export(model, tmp_path / "full.onnx", format="web")
+    assert (small.half, full.half) == (True, False)
+    assert full.max_difference < small.max_difference
+    assert small.megabytes < 0.7 * full.megabytes
 
 
 def test_rejects_models_for_which_browsers_have_no_pictures(tmp_path: Path):

@@ -45,11 +45,11 @@ def process_of(out: Path, name: str) -> int:
 
 
 def parents(pid: int) -> list[int]:
-    found = []
+    ancestors = []
     while pid > 1:
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        found.append(pid)
-    return found
+        ancestors.append(pid)
+    return ancestors
 
 
 @pytest.mark.soak

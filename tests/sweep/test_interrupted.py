@@ -28,29 +28,29 @@ def pids_of(session: int) -> list[int]:
 
     Two agents of Ray's are left out: after a kill they take a minute to see that they are alone.
     """
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             marked = f"VELOGAN_TEST={session}\0".encode() in (folder / "environ").read_bytes()
             late = (folder / "cmdline").read_bytes().startswith((b"ray::DashboardAgent", b"ray::RuntimeEnvAgent"))
             if marked and not late and (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                found.append(int(folder.name))
+                pids.append(int(folder.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="it looks for processes in /proc")
 @pytest.mark.timeout(900)
-def test_a_killed_sweep_goes_on_and_leaves_nothing_behind_when_it_is_interrupted(tmp_path: Path) -> None:
-    one = ("--vary", "optimizer.lr=0.001")
+def test_resumes_after_a_kill_and_leaves_no_process_after_an_interrupt(tmp_path: Path) -> None:
+    flags = ("--vary", "optimizer.lr=0.001")
     before: dict[str, int] = {}
     for number, code in ((signal.SIGKILL, -9), (signal.SIGINT, 130)):
-        process = _start(tmp_path, *one)
+        process = _start(tmp_path, *flags)
         _until(lambda process=process, before=before: _saved(tmp_path) != before or process.poll() is not None)
         process.send_signal(number)
-        _, said = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == code, said
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == code, errors
         _until(lambda: not pids_of(os.getpid()))
         after = _saved(tmp_path)
         for name, images in before.items():
@@ -75,12 +75,12 @@ def _start(out: Path, *more: str) -> subprocess.Popen[str]:
 
 def _saved(out: Path) -> dict[str, int]:
     """Images of the newest checkpoint, by trial; those that have one."""
-    found = {run.name: list_checkpoints(run) for run in (out / "trials").glob("*")}
-    return {name: int(folders[-1].name) for name, folders in found.items() if folders}
+    checkpoints = {run.name: list_checkpoints(run) for run in (out / "trials").glob("*")}
+    return {name: int(folders[-1].name) for name, folders in checkpoints.items() if folders}
 
 
 def _until(happened: Callable[[], bool]) -> None:
-    ends = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not happened():
-        assert time.monotonic() < ends, "it did not happen in time"
+        assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.1)

@@ -23,7 +23,7 @@ Make = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def trained(tiny_config: Callable[..., Config], tmp_path: Path) -> Make:
-    """What a sweep found that trained a run for each of the data sections given, each worse than the one before."""
+    """Return a function that trains a run for each data section, each scored worse than the previous."""
 
     def make(*sections: dict[str, Any]) -> dict[str, Any]:
         trials = []
@@ -32,30 +32,30 @@ def trained(tiny_config: Callable[..., Config], tmp_path: Path) -> Make:
             run = tmp_path / f"setting={number}"
             with Display() as display:
                 train(config, run, display=display, origin={"preset": "test", "command": "test"})
-            one = {
+            trial = {
                 "name": f"setting={number},seed=0",
                 "setting": f"setting={number}",
                 "run": str(run),
                 "status": "done",
             }
-            trials.append(one | {"score": float(number)})
-        return {"trials": trials, "verdicts": {one["setting"]: {} for one in trials}, "better": "lower"}
+            trials.append(trial | {"score": float(number)})
+        return {"trials": trials, "verdicts": {trial["setting"]: {} for trial in trials}, "better": "lower"}
 
     return make
 
 
 def test_all_settings_translate_the_same_held_out_pictures(trained: Make) -> None:
-    found = trained({"validation": 4}, {"validation": 2})
-    made = held_out_pictures(found, print_line=pytest.fail)
-    assert [one["run"] for one in made.values()] == [one["run"] for one in found["trials"]]
-    run = Path(found["trials"][1]["run"])
+    result = trained({"validation": 4}, {"validation": 2})
+    pictures = held_out_pictures(result, print_line=pytest.fail)
+    assert [entry["run"] for entry in pictures.values()] == [trial["run"] for trial in result["trials"]]
+    run = Path(result["trials"][1]["run"])
     data = read_config(run).data
     sources = find_sources(data)
-    ways: list[tuple[Direction, DomainSource]] = [("a2b", sources.a), ("b2a", sources.b)]
-    for direction, side in ways:
+    sides: list[tuple[Direction, DomainSource]] = [("a2b", sources.a), ("b2a", sources.b)]
+    for direction, side in sides:
         assert side.validation is not None
         held_out = open_domain(side.validation, data, test=True)
-        first, second = (one["pairs"][direction] for one in made.values())
+        first, second = (entry["pairs"][direction] for entry in pictures.values())
         translator = load_translator(run, direction=direction, checkpoint="best")
         assert len(held_out) == len(first) == len(second) == 2
         for number, ((same, _), (before, after)) in enumerate(zip(first, second)):
@@ -76,7 +76,7 @@ def test_reports_a_run_without_held_out_pictures(trained: Make) -> None:
 def test_the_best_run_is_the_one_with_the_best_score(tmp_path: Path) -> None:
     runs = {"low": 1.0, "high": 2.0, "none": None}
     trials = [{"setting": "s", "status": "done", "run": str(tmp_path / name), "score": runs[name]} for name in runs]
-    found = {"trials": trials, "verdicts": {"s": {}}}
+    result = {"trials": trials, "verdicts": {"s": {}}}
     for better, name in (("lower", "low"), ("higher", "high")):
-        made = held_out_pictures(found | {"better": better}, print_line=lambda text: None)
-        assert made["s"] == {"run": str(tmp_path / name), "pairs": {}}
+        pictures = held_out_pictures(result | {"better": better}, print_line=lambda text: None)
+        assert pictures["s"] == {"run": str(tmp_path / name), "pairs": {}}

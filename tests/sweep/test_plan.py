@@ -61,22 +61,6 @@ def test_random_values_lie_in_the_range() -> None:
     assert min(rates) < 1e-4 < max(rates)
 
 
-def test_presets_sizes_and_lists_vary_too() -> None:
-    bases = {name: RECIPES[name]().change(optimizer={"lr": 0.1}) for name in ("demo", "fast")}
-    trials = plan("size=xs,s", "data.range_a=[0,10],[0,20]", bases=bases).known_trials()
-    assert len(trials) == 8
-    assert trials[0].settings["preset"] == "demo"
-    assert {trial.config.optimizer.lr for trial in trials} == {0.1}
-    assert {trial.config.generator.channels for trial in trials} == {16, 32}
-    assert trials[1].config.data.range_a == (0.0, 20.0)
-
-
-def test_trials_are_scored_at_equal_percentages_by_default() -> None:
-    assert plan().known_trials()[0].config.train.checkpoint_every == "10 percent"
-    every = RECIPES["demo"]().change(train={"checkpoint_every": "7 images"})
-    assert plan(bases={"demo": every}).known_trials()[0].config.train.checkpoint_every == "7 images"
-
-
 @pytest.mark.parametrize(
     ("vary", "changes", "message"),
     [
@@ -135,14 +119,6 @@ def test_rejects_a_wrong_plan_file(text: str, message: str, tmp_path: Path) -> N
     with pytest.raises(ValueError, match=message) as raised:
         read_plan(path)
     assert str(path) in str(raised.value)
-
-
-def test_a_preset_of_a_plan_file_may_have_fields_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "plan.yaml"
-    path.write_text("data: x\nimages: 5\npresets: {demo: {}, contrast: {method.direction: both}}\n")
-    result = read_plan(path)
-    assert [config.method.directions for config in result.bases.values()] == [("a2b", "b2a")] * 2
-    assert [trial.name for trial in result.known_trials()] == ["preset=demo,seed=0", "preset=contrast,seed=0"]
 
 
 def test_overrides_keys_of_a_plan_file(tmp_path: Path) -> None:
