@@ -46,7 +46,7 @@ from velogan.sweep.plan import read_plan
 
 ROOT = Path(__file__).resolve().parents[1]
 RENDERED = "apples2oranges"
-WAYS = {"a2b": "A to B", "b2a": "B to A"}
+DIRECTIONS = {"a2b": "A to B", "b2a": "B to A"}
 FIGURES = {
     "closed": ("Distance closed", "%"),
     "share": ("Taken for the target's class", "%"),
@@ -74,13 +74,13 @@ Rows = dict[tuple[str, str], Cell]
 
 
 def main() -> int:
-    asked = arguments(__doc__ or "").parse_args()
-    trainings = _trainings(asked)
-    if asked.within:
-        asked.minutes = _each(asked, trainings)
-        trainings = _trainings(asked)
+    options = arguments(__doc__ or "").parse_args()
+    trainings = _trainings(options)
+    if options.within:
+        options.minutes = _each(options, trainings)
+        trainings = _trainings(options)
     with Display() as display:
-        return compare(trainings, asked, display)
+        return compare(trainings, options, display)
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
@@ -105,122 +105,125 @@ def arguments(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def compare(trainings: Sequence[Training], asked: argparse.Namespace, display: Display) -> int:
+def compare(trainings: Sequence[Training], options: argparse.Namespace, display: Display) -> int:
     """Train what is left, score all, write tables and page, and return the exit code."""
-    reasons = train_all(trainings, parallel=asked.parallel, print_line=display.print_line)
-    runs = [_scored(training, reasons[training], asked, display) for training in trainings]
+    reasons = train_all(trainings, parallel=options.parallel, print_line=display.print_line)
+    runs = [_scored(training, reasons[training], options, display) for training in trainings]
     tables = tabled(runs)
     names = list(dict.fromkeys(training.of for training in trainings))
     pictures = {name: _pictures(runs, name, display) for name in names}
-    write_text(asked.out / "sets.json", json.dumps(runs, indent=1, default=str))
+    write_text(options.out / "sets.json", json.dumps(runs, indent=1, default=str))
     drawn = drawing(tables.get("closed", {}))
-    write_text(asked.out / "sets.svg", drawn)
-    write_text(asked.out / "sets.html", page(tables, pictures, runs, drawn=drawn, command=sys.argv))
-    display.print_line(f"page: {asked.out / 'sets.html'}")
+    write_text(options.out / "sets.svg", drawn)
+    write_text(options.out / "sets.html", page(tables, pictures, runs, drawn=drawn, command=sys.argv))
+    display.print_line(f"page: {options.out / 'sets.html'}")
     print("\n".join(markdown(tables)))
-    return 1 if any(one["reason"] for one in runs) else 0
+    return 1 if any(run["reason"] for run in runs) else 0
 
 
-def find_sets(asked: argparse.Namespace) -> dict[str, str]:
+def find_sets(options: argparse.Namespace) -> dict[str, str]:
     """Where pictures lie, by the name of the set. Ends with a sentence where there are none."""
-    if asked.sets and not asked.sets.is_dir():
-        raise SystemExit(f"--sets {asked.sets}: there is no such folder; name one that holds sets")
-    folders = sorted(asked.sets.iterdir()) if asked.sets else []
-    found = {one.name: str(one) for one in folders if (one / "trainA").is_dir() and (one / "trainB").is_dir()}
-    found[RENDERED] = RENDERED
-    if unknown := [name for name in asked.only or () if name not in found]:
-        raise SystemExit(f"--only {' '.join(unknown)}: there are {', '.join(found)}")
-    return {name: found[name] for name in asked.only or found}
+    if options.sets and not options.sets.is_dir():
+        raise SystemExit(f"--sets {options.sets}: there is no such folder; name one that holds sets")
+    folders = sorted(options.sets.iterdir()) if options.sets else []
+    paths = {folder.name: str(folder) for folder in folders if all((folder / f"train{x}").is_dir() for x in "AB")}
+    paths[RENDERED] = RENDERED
+    if unknown := [name for name in options.only or () if name not in paths]:
+        raise SystemExit(f"--only {' '.join(unknown)}: there are {', '.join(paths)}")
+    return {name: paths[name] for name in options.only or paths}
 
 
-def _trainings(asked: argparse.Namespace) -> list[Training]:
+def _trainings(options: argparse.Namespace) -> list[Training]:
     """All recipes of the plan on all sets."""
-    words = {name: getattr(asked, name) for name in ("image_size", "size", "seeds") if getattr(asked, name) is not None}
-    if asked.minutes is not None or asked.images is not None:
-        words |= {"minutes": asked.minutes, "images": asked.images}
+    words = {
+        name: getattr(options, name) for name in ("image_size", "size", "seeds") if getattr(options, name) is not None
+    }
+    if options.minutes is not None or options.images is not None:
+        words |= {"minutes": options.minutes, "images": options.images}
     trainings: list[Training] = []
-    for name, path in find_sets(asked).items():
-        plan = read_plan(asked.plan, data=path, **words)
+    for name, path in find_sets(options).items():
+        plan = read_plan(options.plan, data=path, **words)
         for trial in plan.known_trials():
             recipe = trial.settings.get("preset", next(iter(plan.bases)))
-            if not asked.recipes or recipe in asked.recipes:
-                trainings.append(Training(name, recipe, trial.seed, trial.config, asked.out / name / "trials"))
+            if not options.recipes or recipe in options.recipes:
+                trainings.append(Training(name, recipe, trial.seed, trial.config, options.out / name / "trials"))
     return trainings
 
 
-def _each(asked: argparse.Namespace, trainings: Sequence[Training]) -> float | None:
+def _each(options: argparse.Namespace, trainings: Sequence[Training]) -> float | None:
     """Minutes of each training, where all of them and their scores have `--within`."""
-    waves = -(-len(trainings) // asked.parallel)
-    each = asked.within / waves - SCORING_S * asked.parallel / 60
+    waves = -(-len(trainings) // options.parallel)
+    each = options.within / waves - SCORING_S * options.parallel / 60
     if each < 1:
         raise SystemExit(
-            f"--within {asked.within:g} minutes is too short for {len(trainings)} trainings: name fewer sets"
+            f"--within {options.within:g} minutes is too short for {len(trainings)} trainings: name fewer sets"
         )
     span = parse_span(trainings[0].config.train.length)
     return min(each, span.amount) if span.unit == "minutes" else None
 
 
-def _scored(training: Training, reason: str, asked: argparse.Namespace, display: Display) -> dict[str, Any]:
+def _scored(training: Training, reason: str, options: argparse.Namespace, display: Display) -> dict[str, Any]:
     """What is known of a run: `set`, `recipe`, `seed`, `run`, `reason` where it failed, and figures by direction."""
     name, run = training.of, training.run
     known = {"set": name, "recipe": training.name, "seed": training.seed, "run": str(run), "reason": ""}
-    kept = run.with_name(f"{run.name}.scores.json")
+    saved = run.with_name(f"{run.name}.scores.json")
     try:
-        which = "last" if asked.last else default_checkpoint(run)
+        which = "last" if options.last else default_checkpoint(run)
         at = find_checkpoint(run, which)
-        of = {"sha256": digest(at), "limit": asked.limit, "squeezenet": bool(asked.squeezenet)}
-        if kept.is_file() and (before := json.loads(kept.read_text())).get("of") == of:
+        of = {"sha256": digest(at), "limit": options.limit, "squeezenet": bool(options.squeezenet)}
+        if saved.is_file() and (before := json.loads(saved.read_text())).get("of") == of:
             return {**known, **before["found"]}
         device = resolve_device(read_config(run).engine.device)
-        shares = dict(zip(WAYS, (int(word.partition("=")[2]) for word in CLASSES.get(name, ()))))
+        shares = dict(zip(DIRECTIONS, (int(word.partition("=")[2]) for word in CLASSES.get(name, ()))))
         scores = evaluate(
             run,
             checkpoint=which,
             features=default_features(),
-            judges=[load_squeezenet(asked.squeezenet, device)] if asked.squeezenet else [],
+            judges=[load_squeezenet(options.squeezenet, device)] if options.squeezenet else [],
             classes={f"class {index}": index for index in shares.values()},
-            limit=asked.limit,
+            limit=options.limit,
             device=device,
             task=display.task,
         )["scores"]
-        found = {"images": int(at.name), "checkpoint": which, "ways": figures(scores, shares)}
-        for way, values in outside(run, device=device).items():
-            found["ways"][way] |= {figure: {"value": value} for figure, value in values.items()}
-        write_text(kept, json.dumps({"of": of, "found": found}))
-        return {**known, **found}
+        result = {"images": int(at.name), "checkpoint": which, "ways": figures(scores, shares)}
+        for direction, values in outside(run, device=device).items():
+            result["ways"][direction] |= {figure: {"value": value} for figure, value in values.items()}
+        write_text(saved, json.dumps({"of": of, "found": result}))
+        return {**known, **result}
     except (ValueError, OSError) as error:
         return {**known, "reason": reason or str(error), "images": 0, "checkpoint": "", "ways": {}}
 
 
 def figures(scores: Sequence[Mapping[str, Any]], shares: Mapping[str, int]) -> dict[str, dict[str, Any]]:
     """By direction, figures with their `value`, `nothing` and `real`, of what `evaluate` gives of averaged weights."""
-    ways: dict[str, dict[str, Any]] = {}
+    by_direction: dict[str, dict[str, Any]] = {}
     for score in scores:
-        if score["weights"] == "raw" and any(one["weights"] == "ema" for one in scores):
+        if score["weights"] == "raw" and any(other["weights"] == "ema" for other in scores):
             continue
-        name, way, found = score["name"], score["direction"], ways.setdefault(score["direction"], {})
+        name, direction = score["name"], score["direction"]
+        values = by_direction.setdefault(direction, {})
         value, nothing, real = (score[key] for key in ("value", "baseline", "real"))
         judge = "" if name.startswith("lite2") else " (SqueezeNet)"
         if name in ("lite2_kid", "squeeze_kid") and (share := closed_fraction(score)) is not None:
-            found[f"closed{judge}"] = {"value": share}
-        elif name.endswith(f"_share_class_{shares.get(way)}"):
-            found[f"share{judge}"] = {"value": value, "nothing": nothing, "real": real}
+            values[f"closed{judge}"] = {"value": share}
+        elif name.endswith(f"_share_class_{shares.get(direction)}"):
+            values[f"share{judge}"] = {"value": value, "nothing": nothing, "real": real}
         elif name in FIGURES:
-            found[name] = {"value": value, "nothing": nothing, "real": real if name == "retrieval" else None}
-    return ways
+            values[name] = {"value": value, "nothing": nothing, "real": real if name == "retrieval" else None}
+    return by_direction
 
 
 def tabled(runs: Sequence[Mapping[str, Any]]) -> dict[str, Rows]:
     """By figure, its rows: those that some run has, in the order of `FIGURES`."""
     tables: dict[str, Rows] = {}
     for run in runs:
-        for way, found in run["ways"].items():
-            for name, one in found.items():
-                if name.partition(" ")[0] not in FIGURES or one["value"] is None:
+        for direction, values in run["ways"].items():
+            for name, entry in values.items():
+                if name.partition(" ")[0] not in FIGURES or entry["value"] is None:
                     continue
-                row = tables.setdefault(name, {}).setdefault((run["set"], way), {"recipes": {}})
-                row |= {key: one[key] for key in ("nothing", "real") if one.get(key) is not None}
-                row["recipes"].setdefault(run["recipe"], []).append(one["value"])
+                row = tables.setdefault(name, {}).setdefault((run["set"], direction), {"recipes": {}})
+                row |= {key: entry[key] for key in ("nothing", "real") if entry.get(key) is not None}
+                row["recipes"].setdefault(run["recipe"], []).append(entry["value"])
     order = list(FIGURES)
     return dict(sorted(tables.items(), key=lambda item: (order.index(item[0].partition(" ")[0]), item[0])))
 
@@ -231,9 +234,11 @@ def grid(name: str, rows: Rows) -> list[list[str]]:
     kinds = [kind for kind in ("nothing", "real") if any(kind in row for row in rows.values())]
     head = ["set", "direction", *({"nothing": "doing nothing", "real": "real pictures"}[kind] for kind in kinds)]
     lines = [[*head, *recipes]]
-    for (of, way), row in rows.items():
+    for (of, direction), row in rows.items():
         known = [_shown(name, [row[kind]]) if kind in row else "" for kind in kinds]
-        lines.append([of, WAYS[way], *known, *(_shown(name, row["recipes"].get(recipe, [])) for recipe in recipes)])
+        lines.append(
+            [of, DIRECTIONS[direction], *known, *(_shown(name, row["recipes"].get(recipe, [])) for recipe in recipes)]
+        )
     if name.startswith("closed"):
         for word, of in (("median", median), ("lowest", min)):
             means = {
@@ -250,11 +255,11 @@ def _shown(name: str, values: Sequence[float]) -> str:
         return ""
     unit = FIGURES[name.partition(" ")[0]][1]
 
-    def one(value: float) -> str:
+    def formatted(value: float) -> str:
         return f"{round(100 * value)}" if unit == "%" else f"{value:.1f}" if unit == "dB" else f"{value:.2f}"
 
-    several = f" ({one(min(values))} to {one(max(values))})" if len(values) > 1 else ""
-    return f"{one(fmean(values))}{several}"
+    several = f" ({formatted(min(values))} to {formatted(max(values))})" if len(values) > 1 else ""
+    return f"{formatted(fmean(values))}{several}"
 
 
 def titled(name: str) -> str:
@@ -294,9 +299,9 @@ def drawing(rows: Rows) -> str:
                 [(across(value), top - 12), (across(value), bottom)], "flow" if value == 0 else "grid", width=1
             )
             picture.text(across(value), top - 18, word, css_class="soft", size=11, anchor="middle")
-    for place, ((name, way), row) in enumerate(rows.items()):
+    for place, ((name, direction), row) in enumerate(rows.items()):
         y = top + apart * place + 4
-        picture.text(left - 24, y + 4, f"{name}, {WAYS[way]}", anchor="end")
+        picture.text(left - 24, y + 4, f"{name}, {DIRECTIONS[direction]}", anchor="end")
         for recipe, values in row["recipes"].items():
             kind = f"c{recipes.index(recipe) % 7}"
             picture.line([(across(min(values)), y), (across(max(values)), y)], kind, width=2)
@@ -308,11 +313,11 @@ def drawing(rows: Rows) -> str:
 
 def _pictures(runs: Sequence[Mapping[str, Any]], name: str, display: Display) -> str:
     """The same held-out pictures by each recipe's first run."""
-    mine = [one for one in runs if one["set"] == name and not one["reason"]]
-    trials = [{"status": "done", "score": one["seed"], "setting": one["recipe"], "run": one["run"]} for one in mine]
-    found = {"better": "lower", "trials": trials, "verdicts": {one["recipe"]: {} for one in mine}}
+    of_set = [run for run in runs if run["set"] == name and not run["reason"]]
+    trials = [{"status": "done", "score": run["seed"], "setting": run["recipe"], "run": run["run"]} for run in of_set]
+    result = {"better": "lower", "trials": trials, "verdicts": {run["recipe"]: {} for run in of_set}}
     note = "Pictures that none of these runs was trained on, by the checkpoint that translate takes of seed 0."
-    return build_image_strips(held_out_pictures(found, checkpoint=None, print_line=display.print_line), note)
+    return build_image_strips(held_out_pictures(result, checkpoint=None, print_line=display.print_line), note)
 
 
 def page(
@@ -329,19 +334,19 @@ def page(
         for name, rows in tables.items()
     ] or [("", "")]
     image = base64.b64encode(drawn.encode()).decode()
-    look = 'alt="The next table, drawn" style="width: 100%; min-width: 600px"'
-    shown = f'<p class="wide"><img {look} src="data:image/svg+xml;base64,{image}"></p>'
+    attributes = 'alt="The next table, drawn" style="width: 100%; min-width: 600px"'
+    shown = f'<p class="wide"><img {attributes} src="data:image/svg+xml;base64,{image}"></p>'
     sections = [(title, shown + table), *((f"Held-out pictures: {name}", body) for name, body in pictures.items())]
     sections += others
     ran = [["set", "recipe", "seed", "images", "scored checkpoint", "failed"]]
-    ran += [[str(one[key]) for key in ("set", "recipe", "seed", "images", "checkpoint", "reason")] for one in runs]
+    ran += [[str(run[key]) for key in ("set", "recipe", "seed", "images", "checkpoint", "reason")] for run in runs]
     sections.append(("Runs", _table(ran)))
-    said = f"{len(pictures)} sets, {len({one['recipe'] for one in runs})} recipes, {len(runs)} runs"
+    facts = f"{len(pictures)} sets, {len({run['recipe'] for run in runs})} recipes, {len(runs)} runs"
     return Template(read_asset("sweep.html")).substitute(
         title="Recipes over sets",
         style=read_asset("page.css"),
         head=f'<h1>Recipes over sets</h1><p class="lead">{text(_lead(tables))}</p>'
-        f'<p class="facts">{said} · {text(" ".join(command))}</p>',
+        f'<p class="facts">{facts} · {text(" ".join(command))}</p>',
         sections="\n".join(f"<section><h2>{text(title)}</h2>{body}</section>" for title, body in sections if body),
     )
 
@@ -368,8 +373,8 @@ def _table(lines: Sequence[Sequence[str]], note: str = "") -> str:
     heads = "".join(f"<th>{text(word)}</th>" for word in head)
     body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-    said = f'<p class="note">{text(note)}</p>' if note else ""
-    return f'<div class="card"><div class="wide">{table}</div>{said}</div>'
+    caption = f'<p class="note">{text(note)}</p>' if note else ""
+    return f'<div class="card"><div class="wide">{table}</div>{caption}</div>'
 
 
 if __name__ == "__main__":
