@@ -43,9 +43,9 @@ def statuses(result: dict[str, Any]) -> dict[str, str]:
 def test_a_grid_with_a_trial_that_fails_goes_on_and_grows(
     ray: None, tiny_plan: Callable[..., SweepPlan], tmp_path: Path
 ) -> None:
-    axes = [parse_dimension(f"data.path=[apples2oranges],[{tmp_path}/nowhere]")]
+    dimensions = [parse_dimension(f"data.path=[apples2oranges],[{tmp_path}/nowhere]")]
     base = {"cyclegan": tiny_plan().bases["cyclegan"].change(train={"samples": 1})}
-    result = run(tiny_plan(vary=axes, bases=base), tmp_path / "out")
+    result = run(tiny_plan(vary=dimensions, bases=base), tmp_path / "out")
     good, bad = result["trials"]
     assert (good["status"], bad["status"]) == ("done", "failed")
     assert "nowhere" in bad["reason"]
@@ -72,8 +72,8 @@ def test_a_grid_with_a_trial_that_fails_goes_on_and_grows(
 def test_optuna_chooses_settings_and_does_not_resume(
     ray: None, tiny_plan: Callable[..., SweepPlan], tmp_path: Path
 ) -> None:
-    axes = [parse_dimension("optimizer.lr=1e-5..1e-2:log"), parse_dimension("optimizer.beta1=0.50,9e-1")]
-    plan = tiny_plan(vary=axes, search="optuna", trials=2)
+    dimensions = [parse_dimension("optimizer.lr=1e-5..1e-2:log"), parse_dimension("optimizer.beta1=0.50,9e-1")]
+    plan = tiny_plan(vary=dimensions, search="optuna", trials=2)
     result = run(plan, tmp_path)
     assert list(statuses(result).values()) == ["done", "done"]
     assert all(1e-5 <= trial["settings"]["optimizer.lr"] <= 1e-2 for trial in result["trials"])
@@ -84,8 +84,8 @@ def test_optuna_chooses_settings_and_does_not_resume(
 def test_asha_stops_what_is_behind(ray: None, tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
     """Nothing is learned, so that the first setting's score is the better one from the start."""
     still = tiny_plan().bases["cyclegan"].change(optimizer={"lr": 1e-9})
-    axes = [parse_dimension("generator.norm=instance,none")]
-    plan = tiny_plan(vary=axes, bases={"cyclegan": still}, stop_early="asha", images=8)
+    dimensions = [parse_dimension("generator.norm=instance,none")]
+    plan = tiny_plan(vary=dimensions, bases={"cyclegan": still}, stop_early="asha", images=8)
     better, stopped = run(plan, tmp_path, parallel=1)["trials"]
     assert (better["status"], stopped["status"]) == ("done", "stopped early")
     assert stopped["images"] < 8

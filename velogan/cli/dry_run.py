@@ -113,7 +113,7 @@ def _estimate(
 
 
 def _lines(result: dict[str, Any], *, epochs: str, length: str) -> list[str]:
-    """Return the lines of text for the result of `dry_run`; `epochs` is the number of epochs in parentheses."""
+    """Return the lines of text for the result of `dry_run`; `epochs`: the number of epochs, in parentheses."""
     lines = [
         f"{letter} ({domain['name']}): {pluralize(domain['training'], 'picture')} for training, "
         f"{domain['held_out']} held out, {domain['test']} for test; {pluralize(domain['channels'], 'channel')}"

@@ -78,7 +78,7 @@ class Evaluate(Flags):
         from velogan.report.verdict import verdict
 
         inception = Path(self.inception) if self.inception not in (None, "auto") else self.inception
-        classes = dict(_class(text) for text in self.classes)
+        classes = dict(_parse_class(text) for text in self.classes)
         features = self.features or default_features()
         common: Any = {"inception": inception, "classes": classes or None}
         common |= {"features": features, "device": resolve_device(self.device)}
@@ -124,7 +124,7 @@ class Evaluate(Flags):
         return result, 1 if unwritten else 0
 
 
-def _class(text: str) -> tuple[str, int]:
+def _parse_class(text: str) -> tuple[str, int]:
     name, _, number = text.partition("=")
     if not name or not number.isdigit():
         raise ValueError(f"--classes {text}: write NAME=NUMBER with the ImageNet class, for example zebra=340")

@@ -54,8 +54,10 @@ class Dimension(BaseModel):
         number = source.uniform(low, high)
         return self.rounded(math.exp(number) if self.log else number)
 
-    def rounded(self, number: float) -> float | int:
-        """Return `number` with four digits, within the range: it is part of the name of a run folder."""
+    def rounded(self, number: Any) -> Any:
+        """Return a number of a range with four digits, as it is part of a folder's name; other values unchanged."""
+        if not self.is_range:
+            return number
         number = min(max(float(f"{number:.4g}"), self.low), self.high)
         return round(number) if self.integer else number
 

@@ -73,7 +73,7 @@ class SweepPlan(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> SweepPlan:
-        fields = [axis.field for axis in self.vary]
+        fields = [dimension.field for dimension in self.vary]
         if repeated := [field for field in fields if fields.count(field) > 1]:
             raise ValueError(f"--vary {repeated[0]} is repeated: give all its values in one --vary")
         if (self.minutes is None) == (self.images is None):
@@ -82,14 +82,14 @@ class SweepPlan(BaseModel):
             raise ValueError(
                 f"train.patience={patience} ends runs at different lengths: remove it, or use --stop-early asha"
             )
-        ranges = [axis.field for axis in self.vary if axis.is_range]
+        ranges = [dimension.field for dimension in self.vary if dimension.is_range]
         if self.search == "grid" and ranges:
             raise ValueError(f"--vary {ranges[0]} is a range, not a list for a grid: add --search random or optuna")
         if self.search == "grid" and self.trials is not None:
             raise ValueError(f"--trials {self.trials} has no effect on a grid: add --search random or optuna")
         if self.search != "grid" and self.trials is None:
             raise ValueError(f"--search {self.search}: give the number of settings to try, --trials N")
-        if self.search != "grid" and not self.axes:
+        if self.search != "grid" and not self.dimensions:
             raise ValueError(f"--search {self.search}: give at least one --vary")
         if self.search == "optuna" and self.stop_early and self.seeds > 1:
             raise ValueError("--search optuna needs the scores of all seeds: remove --stop-early or --seeds")
@@ -101,7 +101,7 @@ class SweepPlan(BaseModel):
         return f"{self.images} images" if self.minutes is None else str(Span(self.minutes, "minutes"))
 
     @property
-    def axes(self) -> tuple[Dimension, ...]:
+    def dimensions(self) -> tuple[Dimension, ...]:
         """All dimensions, including the preset if there are several."""
         if len(self.bases) == 1:
             return self.vary
@@ -131,9 +131,9 @@ class SweepPlan(BaseModel):
         Raises ValueError if a setting is invalid, for `optuna` at the ends of its ranges.
         """
         if self.search == "optuna":
-            endpoints = [axis.values or (axis.low, axis.high) for axis in self.axes]
+            endpoints = [dimension.values or (dimension.low, dimension.high) for dimension in self.dimensions]
             for values in itertools.islice(itertools.product(*endpoints), _MAX_TRIALS):
-                self.trial({axis.field: value for axis, value in zip(self.axes, values)}, 0)
+                self.trial({dimension.field: value for dimension, value in zip(self.dimensions, values)}, 0)
             return []
         settings = self._settings()
         if (count := len(settings) * self.seeds) > _MAX_TRIALS:
@@ -146,15 +146,16 @@ class SweepPlan(BaseModel):
 
     def _settings(self) -> list[dict[str, Any]]:
         if self.search == "grid":
-            names = [axis.field for axis in self.axes]
-            return [dict(zip(names, values)) for values in itertools.product(*(axis.values for axis in self.axes))]
+            names = [dimension.field for dimension in self.dimensions]
+            columns = [dimension.values for dimension in self.dimensions]
+            return [dict(zip(names, values)) for values in itertools.product(*columns)]
         assert self.trials is not None
         settings: dict[str, dict[str, Any]] = {}
         for number in range(
             20 * self.trials
         ):  # a seed for each draw: a larger --trials keeps the settings of a smaller
             source = random.Random(number)
-            sampled = {axis.field: axis.sample(source) for axis in self.axes}
+            sampled = {dimension.field: dimension.sample(source) for dimension in self.dimensions}
             settings.setdefault(trial_name(sampled, 0), sampled)
             if len(settings) == self.trials:
                 break

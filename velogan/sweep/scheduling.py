@@ -136,10 +136,7 @@ class _Job:
         """Return the trial of Tune's `config`."""
         if "index" in config:
             return self.trials[config["index"]]
-        settings = {
-            axis.field: axis.rounded(config[axis.field]) if axis.is_range else config[axis.field]
-            for axis in self.plan.axes
-        }
+        settings = {dimension.field: dimension.rounded(config[dimension.field]) for dimension in self.plan.dimensions}
         return self.plan.trial(settings, config.get("__trial_index__", 0))
 
 
@@ -163,19 +160,20 @@ def _run(config: Mapping[str, Any], *, job: _Job) -> None:
 
 
 def _optuna_search(plan: SweepPlan) -> Any:
-    """Return optuna's search over the plan's axes, by the mean score over the seeds of each setting."""
+    """Return optuna's search over the plan's dimensions, by the mean score over the seeds of each setting."""
     import optuna
     from ray.tune.search import Repeater
     from ray.tune.search.optuna import OptunaSearch
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     space: dict[str, Any] = {}
-    for axis in plan.axes:
-        if not axis.is_range:
-            space[axis.field] = optuna.distributions.CategoricalDistribution(axis.values)
-        elif axis.integer:
-            space[axis.field] = optuna.distributions.IntDistribution(int(axis.low), int(axis.high), log=axis.log)
+    for dimension in plan.dimensions:
+        bounds = dimension.low, dimension.high
+        if not dimension.is_range:
+            space[dimension.field] = optuna.distributions.CategoricalDistribution(dimension.values)
+        elif dimension.integer:
+            space[dimension.field] = optuna.distributions.IntDistribution(*map(int, bounds), log=dimension.log)
         else:
-            space[axis.field] = optuna.distributions.FloatDistribution(axis.low, axis.high, log=axis.log)
+            space[dimension.field] = optuna.distributions.FloatDistribution(*bounds, log=dimension.log)
     search = OptunaSearch(space, metric="score", mode="min", seed=0)
     return Repeater(search, repeat=plan.seeds) if plan.seeds > 1 else search

@@ -88,7 +88,7 @@ def sweep(
             "seconds": time.time() - started_at,
             "budget": plan.budget,
             "better": "higher" if higher_is_better(plan.metric) else "lower",
-            "vary": [axis.field for axis in plan.axes],
+            "vary": [dimension.field for dimension in plan.dimensions],
         }
         return _finish(plan, out, read_rows(plan, out, trials), facts, log)
 
@@ -175,7 +175,9 @@ def _check_folder(run: Path, trial: Trial, out: Path) -> None:
 
 def _check_metric(plan: SweepPlan, trials: Sequence[Trial]) -> None:
     """Raise ValueError if a trial's images do not allow the metric. Missing images fail later, as a trial."""
-    trials = trials or [plan.trial({axis.field: axis.sample(random.Random(0)) for axis in plan.axes}, 0)]
+    trials = trials or [
+        plan.trial({dimension.field: dimension.sample(random.Random(0)) for dimension in plan.dimensions}, 0)
+    ]
     configs = {str((trial.config.data, trial.config.method)): trial.config for trial in trials}
     for config in configs.values():
         try:
