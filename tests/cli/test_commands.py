@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -247,3 +248,11 @@ def test_rejects_a_folder_of_other_files(tmp_path: Path, capsys: pytest.CaptureF
     message = _rejected(capsys, "train", "--data", "apples2oranges", *TINY, "--out", str(tmp_path))
     assert "is not empty and is not a run: choose a new folder" in message
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_output_replaces_characters_that_its_encoding_lacks(monkeypatch: pytest.MonkeyPatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert main(["train", "--bogus"]) == 2
+    print("A → B", flush=True)
+    assert stream.buffer.getvalue().endswith(b"A ? B\n")  # pyright: ignore[reportAttributeAccessIssue]

@@ -119,7 +119,9 @@ def test_reports_a_rank_that_hangs(start, flags, tmp_path: Path):
     _, said = job.ask({"wait": job.pids[0]}), job.said_in[0].read_text()
     job.send(1, signal.SIGKILL)
     job.ask({"wait": job.pids[1]})
-    assert re.search(r"velogan: rank 0 of 2 \(.*no heartbeat from rank 1 of 2 \(.*\) for [45] s; the last", said)
+    assert re.search(
+        r"velogan: rank 0 of 2 \(.*no heartbeat from rank 1 of 2 \(.*\) for [45] s; the same command", said
+    )
 
 
 def test_a_validation_longer_than_the_timeout_ends_no_rank(start, flags, tmp_path: Path):

@@ -95,7 +95,7 @@ def test_two_hosts_report_a_cut_link(hosts: Hosts, flags, tmp_path: Path):
         for job in jobs:
             job.kill()
             job.communicate()
-    assert re.search(r"rank 0 of 2 .*no heartbeat from rank 1 of 2 \(.*\) for \d+ s; the last checkpoint", lines[0])
+    assert re.search(r"rank 0 of 2 .*no heartbeat from rank 1 of 2 \(.*\) for \d+ s; the same command", lines[0])
     assert re.search(rf"rank 1 of 2 .*no answer from the rendezvous at {ADDRESSES[0]}:\d+ for \d+ s", lines[1])
     assert json.loads((run / "run.json").read_text())["engines"]
 

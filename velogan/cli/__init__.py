@@ -6,6 +6,7 @@ Each command is a class in a module of this package, imported when needed; its w
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import sys
@@ -40,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     started_at = _STARTED_AT if argv is None else time.monotonic()
     argv = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may not have all characters
     try:
         command = _parse(argv) if local_rank() == 0 else _parse_silently(argv)
         type(command).started_at = started_at

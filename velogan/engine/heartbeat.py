@@ -23,7 +23,7 @@ PERIOD_S = 0.5
 SILENCE_S = 3.0
 """After a failed exchange, ranks without a heartbeat for this long are reported as lost."""
 
-RESUME_HINT = "the last checkpoint is kept, and the same command resumes from it"
+RESUME_HINT = "the same command resumes from the last checkpoint, if there is one"
 
 _T = TypeVar("_T")
 

@@ -125,9 +125,11 @@ class Scorer:
         self, translator: Translator, source: DomainImages, target: DomainImages, references: ReferenceScores
     ) -> Iterator[dict[str, Any]]:
         """Yield the entries of `scores` for one translator, without the keys that identify the translator."""
-        name_of_source = source.side.name
-        fakes = self.translate_all(translator, source, target.images.format, f"translating {name_of_source}")
-        features = self.extract_features(fakes, f"extracting features of translated {name_of_source}")
+        name_of_source, weights = source.side.name, f"{translator.header.get('weights', 'own')} weights"
+        fakes = self.translate_all(
+            translator, source, target.images.format, f"translating {name_of_source} ({weights})"
+        )
+        features = self.extract_features(fakes, f"extracting features of translated {name_of_source} ({weights})")
         for name, metric in self.compute_metrics(source, target, fakes, features, resample=True).items():
             real, baseline = references.real.get(name, math.nan), references.baseline.get(name, math.nan)
             higher = not real < baseline if is_share(name) else not lower_is_better(name)

@@ -28,7 +28,7 @@ def load_norm_kernels(device: torch.device) -> NormKernels | str:
     if device.type != "cpu":
         return "the native kernels are for CPUs and CUDA"
     kernels = load_kernels(code_directory() / "kernels")
-    return "they could not be built: install g++ for about twice the speed" if kernels is None else kernels
+    return kernels or "they could not be built or loaded: install g++, and let VELOGAN_CACHE allow execution"
 
 
 def load_gemm(precision: str) -> NativeGemm | None:
