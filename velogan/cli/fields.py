@@ -62,7 +62,7 @@ class ConfigFlags(Flags):
             metavar="PIXELS",
         ),
     ] = None
-    seed: Annotated[int | None, arg(help="Random seed; another seed repeats the run with other random numbers.")] = None
+    seed: Annotated[int | None, arg(help="Random seed of the run.")] = None
     device: Annotated[str | None, DEVICE] = None
     generator_b: Overrides = ()
     discriminator_b: Overrides = ()

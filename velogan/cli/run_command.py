@@ -45,7 +45,7 @@ class RunCommand(PresetFlags):
 
 
 def length_fields(command: RunCommand) -> dict[str, Any]:
-    """Return the run length of the flags as fields of the section train; empty if no flag sets it."""
+    """Return the run length that the flags set, as fields of the section `train`; empty if they set none."""
     amounts: dict[Unit, float | None] = {"minutes": command.minutes, "images": command.images, "epochs": command.epochs}
     lengths: dict[Unit, float] = {unit: amount for unit, amount in amounts.items() if amount is not None}
     if len(lengths) > 1:

@@ -84,7 +84,7 @@ class Search(RunCommand):
 
     @classmethod
     def base_config(cls, argv: Sequence[str]) -> Config:
-        """Return a search of the preset's networks, of the paper's length unless the preset has its own."""
+        """Return the preset as a search for its networks, of the paper's length unless the preset sets another."""
         base, size = load_file_or_preset(argv, next(iter(argv), DEFAULT)), value_of(argv, "--size")
         if value_of(argv, "--config") is None and base.train.length == Config().train.length:
             base = base.change(train={"length": PAPER_LENGTH})
@@ -136,7 +136,7 @@ def configure_search(command: Search) -> Config:
 
 
 def _describe_result(result: Result) -> dict[str, Any]:
-    """Return the genotype file of a search with the sizes of its generators, which are also printed."""
+    """Return the path of a search's genotype and the sizes of its generators; print both."""
     from velogan.networks.cells import ends_with_interpolation
     from velogan.networks.genotype import read_genotype
     from velogan.search.history import GENOTYPE_FILE

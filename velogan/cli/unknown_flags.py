@@ -71,7 +71,7 @@ def name_as_typed(text: str, argv: Sequence[str]) -> str:
 
 
 def check_config_flags(argv: Sequence[str]) -> None:
-    """Raise ValueError if a command that has the flags of a configuration gets a flag that no such command has."""
+    """Raise ValueError if a command with configuration flags gets a flag that none of these commands has."""
     if argv[0] in _CONFIG_COMMANDS:
         names = [f"{section}.{field}" for section, fields in CONFIG_FIELDS.items() for field in fields.split()]
         check_flags(argv, [f"--{name.replace('_', '-')}" for name in [*_OTHER_FLAGS.split(), *names]])

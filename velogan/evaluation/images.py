@@ -107,7 +107,7 @@ class DomainImages:
     features: Features
 
     def counts(self) -> dict[str, Any]:
-        """Return what was compared, for the protocol."""
+        """Return the number and the format of the images, for the protocol."""
         sizes = sorted(list(array.shape[:2]) for array in self.images.arrays)
         pixel_format = self.images.format
         return {

@@ -67,7 +67,7 @@ def parse_metric(text: str) -> str:
 
 
 def higher_is_better(metric: str) -> bool:
-    """Return whether a higher value of `metric` is better; assumed of the share of a class, which is the target's."""
+    """Return whether a higher value of `metric` is better; the class of a share is assumed to be the target's."""
     base, _ = _split_metric_name(metric.removeprefix(_PREFIX))
     return base not in _ALWAYS_LOGGED and not lower_is_better(base)
 

@@ -79,8 +79,7 @@ def translate_for_grid(
 ) -> tuple[Tensor, Tensor | None]:
     """Return translations of `real` `(N, C, H, W)`, and the third column of a grid.
 
-    This is the reconstructions of `real` if the method has an autoencoder, else the translations back, or None if no
-    generator of the reverse direction exists.
+    The third column: reconstructions of `real` if the method has an autoencoder; else translations back, or None.
     `direction`: a2b, b2a or b2b. Images are computed one by one, in bfloat16 if `bf16`, else in float32.
     """
     forward: Direction = "b2a" if direction == "b2a" else "a2b"

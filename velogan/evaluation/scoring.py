@@ -53,9 +53,9 @@ SPLITS: dict[Split, str] = {
 
 @dataclass(frozen=True)
 class ReferenceScores:
-    """Metrics of one direction by name: of real images, compared with those that `real_of` describes, and the baseline.
+    """Metrics of one direction by name, to compare translations with.
 
-    The baseline is the unchanged input in place of its translation.
+    `real`: of real target images, compared as `real_of` says; `baseline`: of the unchanged inputs.
     """
 
     real: dict[str, float]

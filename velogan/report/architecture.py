@@ -1,4 +1,4 @@
-"""Build the section on architectures: the derived or trained networks of cells, and the course of a search."""
+"""Build the section on architectures: diagrams of the networks, and the weights of operations during a search."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _by_direction(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _diagram(run: RunData) -> str:
-    """Draw a run's networks: the generators on the left, the discriminators and the share_legend on the right."""
+    """Draw a run's networks: the generators on the left, the discriminators and the legend on the right."""
     genotype = read_run_genotype(run)
     if genotype is None:
         return ""

@@ -99,7 +99,7 @@ def draw_discriminators(
 def draw_legend(drawing: Drawing, y: float) -> float:
     """Draw the legend of shapes and colours from `y` downwards; return the `y` at which it ends."""
     entries = [
-        ("conv5", "convolution, transposed too: its taps, to scale"),
+        ("conv5", "(transposed) convolution: its taps, to scale"),
         ("dilated3", "dilated: every second pixel"),
         ("avg_pool", "pooling or interpolation, with a 1×1 convolution"),
     ]

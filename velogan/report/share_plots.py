@@ -27,7 +27,7 @@ _WIDTH, _HEIGHT = 100, 62
 
 
 def group_by_cell(mixtures: Mapping[str, Mixture]) -> list[tuple[str, list[str]]]:
-    """Group the mixtures of a network by cell: `model.r1.cell.3` is of r1. Those without a name are paired by kind."""
+    """Group the mixtures of a network by cell: `model.r1.cell.3` is in r1. Unnamed ones are paired by kind."""
     by_cell: dict[str, list[str]] = {}
     unnamed: dict[str, int] = {}
     for place, mixture in mixtures.items():

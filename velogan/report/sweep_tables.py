@@ -113,7 +113,7 @@ def _split_metric(metric: str) -> tuple[str, str]:
 
 
 def superlative(result: Mapping[str, Any]) -> str:
-    """Return whether the highest or the lowest score is the best."""
+    """Return "highest" or "lowest", whichever score is the best."""
     return "highest" if result["better"] == "higher" else "lowest"
 
 

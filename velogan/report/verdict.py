@@ -126,7 +126,7 @@ def _list_metrics(scores: Sequence[Score]) -> str:
 
 
 def _note(score: Score) -> str:
-    """Return which checkpoint and which images were scored, if they are not the last one and test images."""
+    """Return a note on the checkpoint and the images, unless they are the last checkpoint and test images."""
     parts = ["best checkpoint"] if score.get("checkpoint") == "best" else []
     parts += [f"on {split_note(score)}"] if split_note(score) else []
     return f" ({', '.join(parts)})" if parts else ""

@@ -55,7 +55,7 @@ class Dimension(BaseModel):
         return self.rounded(math.exp(number) if self.log else number)
 
     def rounded(self, number: Any) -> Any:
-        """Return a number of a range with four digits, as it is part of a folder's name; other values unchanged."""
+        """Return `number` with four digits, for folder names, and within the range; other values unchanged."""
         if not self.is_range:
             return number
         number = min(max(float(f"{number:.4g}"), self.low), self.high)
@@ -108,7 +108,7 @@ def _parse_range(field: str, low: str, high: str, log: str | None) -> Dimension:
 
 
 def _takes_integers(field: str) -> bool:
-    """Return whether a field takes only integers; a field of `method` must do so in all methods that have it."""
+    """Return whether a field takes only integers, for `method` fields in every method that has them."""
     section, _, name = field.rpartition(".")
     models: Iterable[Any] = [getattr(Config.model_fields.get(section), "annotation", Config)]
     models = METHODS.values() if section.startswith("method") else models

@@ -55,7 +55,7 @@ def held_out_pictures(
 
 
 def _best_runs(result: Mapping[str, Any]) -> dict[str, Path]:
-    """Return by setting, the best one first, its best finished run; any finished run if there are no scores."""
+    """Return the best finished run of each setting, best setting first; any finished run if there are no scores."""
     sign = -1 if result["better"] == "higher" else 1
     done = [trial for trial in result["trials"] if trial["status"] == "done"]
     done.sort(key=lambda trial: math.inf if trial["score"] is None else sign * trial["score"])

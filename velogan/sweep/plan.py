@@ -1,4 +1,4 @@
-"""The plan of a sweep, from flags or a YAML file, and the trials in it. Nothing here starts a trial."""
+"""The plan of a sweep, from flags or a YAML file, and its trials. Nothing here starts a trial."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Trial:
 
 
 class SweepPlan(BaseModel):
-    """What a sweep trains.
+    """The base configurations, the dimensions and the budget of a sweep.
 
     bases: configurations, by the preset they come from
     minutes, images: length of each trial, exactly one of them
@@ -126,9 +126,9 @@ class SweepPlan(BaseModel):
         return Trial(trial_name(parsed, seed), parsed, seed, config)
 
     def known_trials(self) -> list[Trial]:
-        """Return all trials, those of the first seed first; none for `optuna`, which chooses settings as it goes.
+        """Return all trials, those of the first seed first; none for `optuna`, which chooses settings by the scores.
 
-        Raises ValueError if a setting is invalid, for `optuna` at the ends of its ranges.
+        Raises ValueError if a setting is invalid; of `optuna`'s ranges, only the ends are checked.
         """
         if self.search == "optuna":
             endpoints = [dimension.values or (dimension.low, dimension.high) for dimension in self.dimensions]
@@ -163,7 +163,7 @@ class SweepPlan(BaseModel):
 
 
 def trial_name(settings: Mapping[str, Any], seed: int) -> str:
-    """Return a folder name such as `optimizer.lr=0.005,seed=0`: the same in a larger sweep, which keeps its runs."""
+    """Return a folder name such as `optimizer.lr=0.005,seed=0`, so that a larger sweep finds its finished runs."""
     text = ",".join(f"{name.replace(':', '.')}={_format(value)}" for name, value in settings.items())
     safe = re.sub(r"[^\w.,=+-]+", "-", text)
     if safe != text or len(safe) > _MAX_NAME:  # two settings must not have the same name
@@ -178,7 +178,7 @@ def _format(value: Any) -> str:
 class PlanFile(BaseModel):
     """The content of a plan file; all other keys are fields of SweepPlan.
 
-    presets: names, or the fields by dotted name that differ, by name of the preset
+    presets: names, or a mapping from names to the fields (dotted) that differ from the preset
     config: sections and fields for all trials, as in the config.yaml of a run
     """
 
@@ -201,7 +201,7 @@ class PlanFile(BaseModel):
 
 
 def read_plan(path: Path, **overrides: Any) -> SweepPlan:
-    """Read a plan from a YAML file, with other values for the keys of `overrides`.
+    """Read a plan from a YAML file; `overrides` replace its values.
 
     Raises ValueError, with the file and the key, if it is invalid.
     """

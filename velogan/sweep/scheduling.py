@@ -34,7 +34,7 @@ def require_tune(address: str | None = None) -> None:
 
 
 def divide_resources(*, parallel: int | None, trials: int, device: str) -> dict[str, float]:
-    """Return the CPU cores and GPUs of each trial, which lies on one node: by default a GPU each, else a core each.
+    """Return the CPU cores and GPUs of each trial, all on one node: by default one GPU, else one core.
 
     device: engine.device of the configuration
     """

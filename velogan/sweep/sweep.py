@@ -39,7 +39,7 @@ _ENDED = ("done", "stopped early")
 
 
 class StatusLog:
-    """Prints a line on standard error when the status of a trial changes; `quiet` prints nothing but `print_line`."""
+    """Prints status changes of trials on standard error, unless `quiet`; `print_line` always prints."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console, self._quiet = Console(stderr=True), quiet
@@ -61,7 +61,7 @@ class StatusLog:
 def sweep(
     plan: SweepPlan, out: Path, *, command: str, log: StatusLog, parallel: int | None = None, address: str | None = None
 ) -> dict[str, Any]:
-    """Run `plan` in the folder `out`, or what remains of it, and return `trials`, `best` and `page`.
+    """Run the trials of `plan` that are not done in the folder `out`; return `trials`, `best` and `page`.
 
     Raises ValueError, before anything starts, if the plan does not fit the folder or the images.
 
@@ -94,7 +94,7 @@ def sweep(
 
 
 def check_plan(plan: SweepPlan, out: Path | None) -> list[Trial]:
-    """Return the known trials. Raises ValueError if they do not fit the images, or the contents of the folder `out`."""
+    """Return the known trials. Raises ValueError if the images or earlier runs in `out` do not allow them."""
     trials = plan.known_trials()
     if plan.search == "optuna" and out and (out / "trials").exists():
         raise ValueError(f"{out} holds trials, and --search optuna does not resume: choose a new --out")
@@ -174,7 +174,7 @@ def _check_folder(run: Path, trial: Trial, out: Path) -> None:
 
 
 def _check_metric(plan: SweepPlan, trials: Sequence[Trial]) -> None:
-    """Raise ValueError if a trial's images do not allow the metric. Missing images fail later, as a trial."""
+    """Raise ValueError if the metric cannot be computed on a trial's images. Missing images fail the trial, later."""
     trials = trials or [
         plan.trial({dimension.field: dimension.sample(random.Random(0)) for dimension in plan.dimensions}, 0)
     ]
@@ -196,7 +196,7 @@ def read_rows(plan: SweepPlan, out: Path, trials: Sequence[Trial]) -> Rows:
 
 
 def summarize(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
-    """Return `trials`, and `best`: the trial with the best score of the setting with the best mean over its seeds."""
+    """Return `trials`, and `best`: the best trial of the setting with the best mean over its seeds."""
     trials = [
         {
             "name": trial.name,
@@ -220,7 +220,7 @@ def summarize(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
 
 
 def rank_settings(plan: SweepPlan, trials: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Return by setting its scored trials: of the settings with all seeds, or of every one if none has all."""
+    """Return the scored trials of each setting; settings without a score for every seed only if no other has one."""
     settings: dict[str, list[Mapping[str, Any]]] = {}
     for trial in trials:
         if trial["status"] == "done" and trial["score"] is not None:

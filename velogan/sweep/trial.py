@@ -83,7 +83,7 @@ def read_status(out: Path, name: str) -> dict[str, Any]:
 
 
 def read_state(out: Path, name: str, plan: SweepPlan) -> TrialState:
-    """Return the state of a trial; it waits if its last attempt had another budget, or its run folder is empty."""
+    """Return the state of a trial: `waiting` if its last attempt had another budget or its run folder is empty."""
     rows, saved = read_stats(run_folder(out, name)), read_status(out, name)
     is_current = saved.get("budget") == plan.budget and (rows or saved["status"] != "done")
     best = best_row(rows, plan.metric)
@@ -122,7 +122,7 @@ def read_scores(run: Path, metric: str) -> list[dict[str, float]]:
 def run_trial(
     out: Path, trial: Trial, plan: SweepPlan, *, threads: int, origin: Mapping[str, Any], report: Report
 ) -> TrialState:
-    """Train a trial until it is done, has failed, or `report` raises; resume its run, and save its status.
+    """Train or resume a trial until it is done, fails, or `report` raises; save its status.
 
     If `report` raises, training continues until this process ends, which Tune takes care of.
 
@@ -175,7 +175,7 @@ def _train(config: Config, run: Path, log: Path, metric: str, origin: Mapping[st
 
 
 def _wait_for_lock(run: Path) -> None:
-    """Wait until no process has locked the run folder. Raises ValueError if one still has after `LOCK_S`."""
+    """Wait until no process locks the run folder. Raises ValueError if it is still locked after `LOCK_S`."""
     deadline = time.monotonic() + LOCK_S
     while (run / ".lock").exists():
         try:

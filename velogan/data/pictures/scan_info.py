@@ -1,4 +1,4 @@
-"""Facts in the header of a medical file, and the provenance that a synthetic one states."""
+"""The header of a medical file: facts to read, and the provenance to write into synthetic files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ScanInfo:
     series: the identifier of the series
     modality: such as CT or MR
     positions: those of the slices along the series, in mm; empty if unknown
-    phase: what tells slices at one position of a series apart
+    phase: values that distinguish the slices at one position of a series
     number: the file's number within the series
     times: how many volumes of equal size the file contains, one after another
     """

@@ -86,10 +86,10 @@ def common_channels(counts: Sequence[int]) -> int:
 
 
 def promote_dtype(pixels: np.ndarray, dtype: str, range: Range | None) -> np.ndarray:
-    """Convert pixels to the same or a deeper `dtype` (uint8, uint16, float32), for training and translation.
+    """Convert pixels to `dtype` (uint8, uint16, float32), which must be at least as deep.
 
-    Without a declared `range`, 255 of 8 bits becomes 65535 of 16. With one, values keep their unit.
-    Raises ValueError if their type cannot represent the range, see `can_hold_range`.
+    With a declared `range`, values are unchanged; without one, uint8 is scaled to uint16, so that 255 becomes 65535.
+    Raises ValueError if the type of `pixels` cannot hold the range, see `can_hold_range`.
     """
     if range is not None and not can_hold_range(pixels.dtype.name, range):
         kind = "8 bits, 0 to 255" if pixels.dtype == np.uint8 else "16 bits without a sign, 0 to 65535"

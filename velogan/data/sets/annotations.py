@@ -149,7 +149,7 @@ def open_annotations(
     task: Task,
     print_line: Callable[[str], None],
 ) -> dict[str, Annotation]:
-    """Open what `find_annotations` found, by the names in a batch. Raises ValueError if they do not fit the images."""
+    """Open the annotations `files`, by their names in a batch. Raises ValueError if they do not fit the images."""
     opened: dict[str, Annotation] = {}
     maps: dict[str, tuple[Domain, tuple[int, ...]]] = {}
     for source, domain in domains:
@@ -178,7 +178,7 @@ def _open(
     task: Task,
     print_line: Callable[[str], None],
 ) -> tuple[Domain, tuple[int, ...]]:
-    """Prepare the annotations of `domain`; return them with the index of each image's among them, -1 for none.
+    """Prepare the annotations of `domain`; return them, and for each image the index of its annotation or -1.
 
     Reports how many pictures have none and how many files have no picture. Raises ValueError if one cannot be read or
     has another shape than its picture.
@@ -210,7 +210,7 @@ def _open(
 
 
 def _compare_shapes(option: str, pictures: Folder, annotations: Folder) -> None:
-    """Raise ValueError if one of some annotations and its picture differ in shape, so that resizing would shift it."""
+    """Raise ValueError if the aspect ratios of a picture and its annotation differ; only a few are read."""
     for index in range(0, len(annotations.names), -(-len(annotations.names) // _COMPARED)):
         name, other = pictures.names[index], annotations.names[index]
         try:
@@ -276,7 +276,7 @@ def _find_numbers(maps: Iterable[Domain], option: str) -> Tensor:
 
 
 def _find_colours(sample: Sequence[np.ndarray], dtype: str, option: str) -> Tensor:
-    """Return the colours of the classes, `(K, C)`, in some maps."""
+    """Return the class colours `(K, C)` of a sample of label maps."""
     if dtype == "uint8":
         colours = find_label_colours([normalize_batch(torch.from_numpy(image)[None])[0] for image in sample])
         if colours is not None:

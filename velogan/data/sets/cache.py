@@ -142,7 +142,7 @@ class _Settings:
     value_range: Range | None
 
     def key(self, contents: bytes) -> str:
-        """Return the name of an entry. Of the range, only which types can hold it changes what is cached."""
+        """Return the name of a cache entry. It depends on the value range only by the types that can hold it."""
         span, config = self.value_range, self.config
         can_hold = () if span is None else tuple(can_hold_range(dtype, span) for dtype in ("uint8", "uint16"))
         facts = (VERSION, config.preprocess, config.load_side, config.crop_size, self.test)
@@ -162,7 +162,7 @@ def open_domain(
     """Open the prepared images of a source; prepare them first if no earlier run did.
 
     test: the images will not be cropped at random, see `preprocess.prepared_shape`
-    channels: grey becomes colour or colour grey, and other images are skipped; None: as most images can be converted
+    channels: the count that images are converted to, or else skipped; None: the count that suits most images
     value_range: the pixel values that become -1 and +1; None: the full range of the integer type
 
     Raises ValueError if no picture can be read, or if floating-point pixels come without a range.
@@ -211,7 +211,7 @@ def check_range(source: ImageSource, names: Sequence[str], form: PixelFormat) ->
 
 
 def unreadable_error(source: ImageSource, name: str, reason: str, *, count: int) -> ValueError:
-    """Return the error for `count` pictures of which none can be read, `name` for that `reason`."""
+    """Return the error if none of `count` pictures can be read: `name` because of `reason`."""
     files = f"{pluralize(count, 'file')} in {source.location}"
     return ValueError(
         f"data.path (--data) {source.path_of(name)} cannot be read (nor any other of the {files} that were tried): "
@@ -250,7 +250,7 @@ def _load(directory: Path) -> tuple[Domain | None, str]:
 def _build(
     directory: Path, source: ImageSource, settings: _Settings, pool: ThreadPoolExecutor, progress: Progress | None
 ) -> None:
-    """Prepare all images and write them as the entry `directory`."""
+    """Prepare all images and write them to the cache entry `directory`."""
     try:
         with locked_temp_dir(directory.parent) as fresh:
             file = fresh / "pixels.bin"
@@ -299,7 +299,7 @@ def _write_images(
 
 
 def _prepare(source: ImageSource, settings: _Settings, name: str) -> np.ndarray | str:
-    """Return a prepared image, or why it cannot be read. Raises ValueError if reading failed only for a moment."""
+    """Return a prepared image, or the reason why it is unreadable. Raises ValueError if only this attempt failed."""
     try:
         nearest = isinstance(source, LabelMaps)
         return prepare(source.read(name).pixels, settings.config, test=settings.test, nearest=nearest)

@@ -44,7 +44,7 @@ _CLIPPED = 0.75
 
 @dataclass(frozen=True)
 class _Checked:
-    """What was found in one file; `reason`: why it cannot be read.
+    """The facts about one file; `reason`: why it cannot be read.
 
     values: the lowest and highest pixel
     sample: some pixels
@@ -104,13 +104,13 @@ def find_leaks(folders: Mapping[str, ImageSource], *, progress: Progress | None 
 
 
 def domain_warnings(source: ImageSource, form: PixelFormat, values: np.ndarray, *, letter: Letter) -> list[str]:
-    """List what was found or skipped, and a wrong range for `values`, some pixels of the images in `form`."""
+    """List notes on skipped files, and a warning if the range of `form` does not suit `values`, a sample of pixels."""
     note = source.note if isinstance(source, Slices) else describe_skipped_files(source.directory, scans=False)
     return [line for line in (note, range_warning(form, values, letter=letter)) if line]
 
 
 def range_warning(form: PixelFormat, values: np.ndarray, *, letter: Letter) -> str:
-    """Return a line if a domain's range of values would make its images almost black or mostly clipped; else nothing.
+    """Return a line if a domain's range of values makes its images almost black or mostly clipped; else "".
 
     Images of 8 bits without a declared range need none; floats without one are refused elsewhere.
     """
@@ -233,7 +233,7 @@ def _spread(values: list[int]) -> dict | None:
 
 
 def _find_leaks(checked: Mapping[str, list[_Checked]], split: str) -> list[dict]:
-    """List each picture of `split` that equals a training picture, or nearly, with the nearest one."""
+    """List the pictures of `split` that equal a training picture, or almost, each with the nearest one."""
     leaks = []
     for dtype in DEPTHS:  # values of different types have different scales
         train, other = _of_split(checked, "train", dtype), _of_split(checked, split, dtype)

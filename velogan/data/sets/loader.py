@@ -108,7 +108,7 @@ def window(config: DataConfig, shape: tuple[int, ...]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Annotation:
-    """Images `(H, W, C)` aligned with those of a domain; `indices`: of each image's annotation in `domain`, or -1."""
+    """Images `(H, W, C)` aligned with a domain's; `indices`: for each image the index in `domain`, -1 for none."""
 
     ABSENT: ClassVar[int]
     """Fills the crop of an image that has no annotation."""
@@ -263,7 +263,7 @@ class PairLoader:
         return batch
 
     def batch(self, position: int) -> Batch:
-        """Return the batch at `position` images seen: `A` and `B`, `(B, C, h, w)` in [-1, 1]."""
+        """Return the batch after `position` images: `A` and `B`, `(B, C, h, w)` in [-1, 1]."""
         return self.preprocess_on_device(self.gather(self.plan(position)))
 
     def batches(self, position: int) -> Generator[Batch, None, None]:

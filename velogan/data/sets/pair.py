@@ -56,7 +56,7 @@ class Data:
         return {name: domain.digest for name, domain in domains.items()}
 
     def changed(self, digests: Mapping[str, str | None]) -> list[str]:
-        """List what differs from other `digests` that have it: `A`, `B (label)`."""
+        """List the domains and annotations, such as `A` and `B (label)`, whose hashes in `digests` differ."""
         names = [name for name, digest in self.digests.items() if digests.get(name) not in (None, digest)]
         return [name[-1].upper() + (f" ({name[:-2]})" if len(name) > 1 else "") for name in names]
 

@@ -1,4 +1,4 @@
-"""Slices of medical volumes as images: by series, in a range of values, without those that have no content.
+"""Slices of medical volumes as images: sorted by series, in a range of values, without empty slices.
 
 The index of the files is cached as `<cache>/scans/<key>.json`; the key covers the folder, and of each file what
 `_state` returns. Patients are stored as hashes.
@@ -186,7 +186,7 @@ class Slices:
         return "; ".join(parts)
 
     def format(self, form: PixelFormat) -> PixelFormat:
-        """Return `form` with the range of values and the meaning of the channels."""
+        """Return `form` completed by the range of values and the number of neighbours."""
         return replace(form, range=self.value_range, own_scale=self.index.own_scale, neighbours=self.neighbours)
 
     def select(self, indices: Iterable[int]) -> Self:
@@ -312,7 +312,7 @@ def _cached_index(
 
 
 def _state(path: Path) -> _State:
-    """Return size, times and inode: programs that unpack or copy files give other content an equal time."""
+    """Return size, times and inode: unpacked or copied files may have other content at an equal time."""
     try:
         status = path.stat()
     except OSError:
@@ -322,7 +322,7 @@ def _state(path: Path) -> _State:
 
 @dataclass(frozen=True)
 class _IndexedSlice:
-    """A slice with its position in mm or None, what tells slices at one position apart, and some of its values."""
+    """A slice with its position in mm or None, its phase (see `ScanInfo`), and a sample of its values."""
 
     slice: Slice
     position: float | None

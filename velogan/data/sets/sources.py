@@ -42,7 +42,7 @@ MIN_TO_HOLD_OUT = 20
 class Folder:
     """Pictures below one directory: their paths relative to it, sorted.
 
-    `pages_are_channels` and `filled`: as of `read_picture`; `filled` is False for masks and label maps.
+    `pages_are_channels` and `filled`: see `read_picture`; `filled` is False for masks and label maps.
     """
 
     directory: Path
@@ -196,7 +196,7 @@ def _group_of(name: str, expression: str) -> str | None:
 
 
 def _hold_out(source: DomainSource, config: DataConfig) -> DomainSource:
-    """Move complete groups with at most `data.validation` pictures, at most a tenth of all, to validation.
+    """Hold out complete groups for validation: at most `data.validation` pictures and a tenth of all.
 
     The groups whose names have the lowest hashes are chosen: at least one group, but none with more than half of the
     pictures. So both domains hold out equal names, which keeps pairs together, and a few new files change little.
@@ -219,7 +219,7 @@ def _hold_out(source: DomainSource, config: DataConfig) -> DomainSource:
 
 
 def _choose_groups(keys: Sequence[tuple[bool, str]], max_pictures: int) -> set[int]:
-    """Return the indices of some groups' pictures, by hashes of the groups' names; `keys`: group, or own name."""
+    """Choose complete groups; return their pictures' indices. `keys`: (True, group) or (False, name) per picture."""
     groups: dict[tuple[bool, str], list[int]] = {}
     for index, key in enumerate(keys):
         groups.setdefault(key, []).append(index)
@@ -368,7 +368,7 @@ def list_by_stem(directory: Path) -> dict[str, str]:
 
 
 def describe_unmatched_files(directory: Path, by_stem: Mapping[str, str], names: Iterable[str]) -> str:
-    """Return a line on the masks or label maps `by_stem` that belong to none of the pictures `names`; else nothing."""
+    """Return a line on the masks or label maps `by_stem` that belong to none of the pictures `names`; else ""."""
     unmatched = sorted(by_stem.keys() - {stem(name) for name in names})
     if not unmatched:
         return ""
@@ -401,7 +401,7 @@ def describe_skipped_files(directory: Path, *, scans: bool) -> str:
 
 
 def list_files(directory: Path, suffixes: Collection[str] | None = None) -> tuple[str, ...]:
-    """List files, all or with one of `suffixes`, below a directory: paths relative to it, sorted, none hidden.
+    """List the files below a directory that are not hidden, with one of `suffixes`: relative paths, sorted.
 
     Hidden folders are skipped. Links are followed, except to a folder that contains them. Raises ValueError if a folder
     cannot be read.
