@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from velogan.kernels import native
-from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm, measure_speedup
+from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
 from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
 from velogan.kernels.few_channel import few_channel_conv2d, is_few_channel_conv
 from velogan.kernels.fp32_gemm import load_fp32_gemm
 from velogan.kernels.fused import training_speedup
 from velogan.kernels.native import load_kernels
+from velogan.kernels.precision import measure_speedup
 from velogan.kernels.winograd import WinogradConvolution, fits_winograd
 
 LAYERS: dict[Callable[[nn.Module], bool], tuple[list[nn.Module], list[nn.Module]]] = {

@@ -7,8 +7,6 @@ threads. Images are `(N, C, H, W)` bfloat16, dense and channels-last.
 from __future__ import annotations
 
 import ctypes
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -147,19 +145,3 @@ class Bf16Gemm:
         pointers = (features.data_ptr(), image.data_ptr(), sums.data_ptr())
         self._few_channel_gradient(*pointers, n, rows, columns, count, h, w, c, kernel, pad, torch.get_num_threads())
         return sums
-
-
-def measure_speedup(plain: Callable[[], object], other: Callable[[], object]) -> float:
-    """Return how many times faster the call `other` is than `plain`.
-
-    It compares the processor time of this thread, so that other work on the machine hardly matters. The calls
-    alternate, and the fastest time of each counts.
-    """
-    seconds = {plain: float("inf"), other: float("inf")}
-    for run in 3 * list(seconds):  # the first calls prepare weights and memory
-        run()
-    for run in 10 * list(seconds):
-        start = time.thread_time()
-        run()
-        seconds[run] = min(seconds[run], time.thread_time() - start)
-    return seconds[plain] / seconds[other]

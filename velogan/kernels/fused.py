@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from velogan.kernels.bf16_gemm import Bf16Gemm, measure_speedup
+from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
 from velogan.kernels.few_channel import few_channel_conv2d, is_few_channel_conv
 from velogan.kernels.fp32_gemm import Fp32Gemm
@@ -33,6 +33,7 @@ from velogan.kernels.plan import (
     apply,
     tokens,
 )
+from velogan.kernels.precision import measure_speedup
 from velogan.kernels.winograd import WinogradConvolution, fits_winograd, winograd_convolution
 from velogan.types import forward_kind_of
 
@@ -198,7 +199,7 @@ def _native_convolution(
 def training_speedup(layer: nn.Conv2d, gemm: NativeGemm) -> float:
     """Return how many times faster `layer` is with `gemm` than with the library, forward and backward.
 
-    Both use the precision of `gemm` and one thread; see `measure_speedup`. 0 if `gemm` cannot compute the layer.
+    Both use the precision of `gemm`; see `measure_speedup`. 0 if `gemm` cannot compute the layer.
     """
     native = _native_convolution(layer.to(memory_format=torch.channels_last), gemm)  # pyright: ignore[reportCallIssue]
     if native is None:
@@ -206,11 +207,7 @@ def training_speedup(layer: nn.Conv2d, gemm: NativeGemm) -> float:
     x = torch.ones(1, layer.in_channels, 34, 34, dtype=gemm.dtype).to(memory_format=torch.channels_last)
     x.requires_grad_()
     geometry: list[Any] = [layer.stride, layer.padding, layer.dilation]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    speedup = measure_speedup(
+    return measure_speedup(
         lambda: F.conv2d(x, layer.weight.to(gemm.dtype), None, *geometry).sum().backward(),
         lambda: native(x).sum().backward(),
     )
-    torch.set_num_threads(threads)
-    return speedup

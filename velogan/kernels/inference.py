@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm, measure_speedup
+from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
 from velogan.kernels.few_channel import few_channel_conv2d, is_few_channel_conv
 from velogan.kernels.fused import Fused
 from velogan.kernels.native import load_kernels
-from velogan.kernels.precision import precision_for
+from velogan.kernels.precision import measure_speedup, precision_for
 from velogan.kernels.winograd import WinogradConv2d, fits_winograd
 from velogan.types import forward_kind_of
 

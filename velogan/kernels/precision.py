@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -28,23 +29,31 @@ def precision_for(device: torch.device) -> tuple[str, str]:
 
 @cache
 def bf16_speedup() -> float:
-    """Return how many times faster a residual block's convolution is in bf16 than in fp32, forward and backward.
+    """Return how many times faster a residual block's convolution is in bf16 than in fp32, forward and backward."""
 
-    It is measured once per process, on one thread, in processor time. The types alternate for ten rounds and the
-    fastest time of each counts, so that other work on the machine hardly matters; three rounds suffice if bf16 is less
-    than half as fast.
+    def step(dtype: torch.dtype) -> Callable[[], None]:
+        x = torch.ones(1, 128, 34, 34, dtype=dtype).to(memory_format=torch.channels_last).requires_grad_()
+        weight = torch.ones(128, 128, 3, 3, dtype=dtype, requires_grad=True)
+        return lambda: F.conv2d(x, weight).sum().backward()
+
+    return measure_speedup(step(torch.float32), step(torch.bfloat16))
+
+
+def measure_speedup(plain: Callable[[], object], other: Callable[[], object]) -> float:
+    """Return how many times faster the call `other` is than `plain`, on one thread.
+
+    It compares the processor time of this thread, so that other work on the machine hardly matters. The calls
+    alternate, and the fastest time of each counts; three rounds suffice if `other` is less than half as fast.
     """
-    seconds = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
+    seconds = {plain: float("inf"), other: float("inf")}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for repeat in range(10):
-        if repeat == 3 and seconds[torch.bfloat16] > 2 * seconds[torch.float32]:
+    for number in range(13):  # the first calls prepare weights and memory
+        if number == 3 and seconds[other] > 2 * seconds[plain]:
             break
-        for dtype in seconds:
-            x = torch.ones(1, 128, 34, 34, dtype=dtype).to(memory_format=torch.channels_last).requires_grad_()
-            weight = torch.ones(128, 128, 3, 3, dtype=dtype, requires_grad=True)
+        for run in seconds:
             start = time.thread_time()
-            F.conv2d(x, weight).sum().backward()
-            seconds[dtype] = min(seconds[dtype], time.thread_time() - start)
+            run()
+            seconds[run] = min(seconds[run], time.thread_time() - start)
     torch.set_num_threads(threads)
-    return seconds[torch.float32] / seconds[torch.bfloat16]
+    return seconds[plain] / seconds[other]

@@ -100,22 +100,12 @@ def _grid_layout(run: RunData, direction: str) -> dict[str, Any]:
 
 def _encode(paths: list[Path]) -> dict[Path, str]:
     """Return data URIs of the readable files, scaled down until they have at most `MAX_BYTES` together."""
-    sample = pick_evenly(paths, 8)
-    scale = _smaller_scale(1, _total_bytes(_compress(sample, scale=1)) * len(paths) / max(1, len(sample)))
-    compressed = _compress(paths, scale=scale)
-    while _total_bytes(compressed) > MAX_BYTES:
-        scale = _smaller_scale(scale, _total_bytes(compressed))
+    scale, compressed = 1.0, _compress(paths, scale=1)
+    while (size := sum(map(len, compressed.values()))) > MAX_BYTES:
+        # bytes shrink more slowly than pixels do: a small image has more detail per pixel
+        scale *= 0.9 * (MAX_BYTES / size) ** 0.7
         compressed = _compress(paths, scale=scale)
     return {path: _data_uri(data) for path, data in compressed.items()}
-
-
-def _smaller_scale(scale: float, size: float) -> float:
-    # bytes shrink more slowly than pixels do: a small image has more detail per pixel
-    return scale if size <= MAX_BYTES else 0.9 * scale * (MAX_BYTES / size) ** 0.7
-
-
-def _total_bytes(compressed: dict[Path, bytes]) -> int:
-    return sum(map(len, compressed.values()))
 
 
 def _compress(paths: Sequence[Path], *, scale: float) -> dict[Path, bytes]:
