@@ -64,8 +64,8 @@ def test_colours_and_drawings_identify_their_photographs(
 def test_true_translations_identify_their_inputs_and_those_of_others_do_not(name: str, shared_data: Path) -> None:
     for letter, other in ("AB", "BA"):
         images, truths = (read_images(shared_data / name / f"test{side}") for side in (letter, other))
-        assert mean_retrieval(truths, images) > MIN_RETRIEVAL + 0.05
-        assert mean_retrieval(truths.roll(len(images) // 2, 0), images) < MIN_RETRIEVAL - 0.05
+        assert mean_retrieval(truths, images) > MIN_RETRIEVAL
+        assert mean_retrieval(truths.roll(len(images) // 2, 0), images) < MIN_RETRIEVAL - 0.15
 
 
 def read_images(folder: Path) -> Tensor:
