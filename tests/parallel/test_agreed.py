@@ -89,7 +89,7 @@ def test_a_signal_to_one_rank_saves_once_and_ends_all(start, flags, unbroken: st
 
     codes, said = start(flags(run, *more, images=26, every=99), ranks=1).wait()  # another number of ranks
     assert codes == [0], said
-    assert "the number of processes changes from 2 to 1: an update is of 1 image (was 2)" in said[0]
+    assert "the number of processes changes from 2 to 1: an update has 1 image (before: 2)" in said[0]
     assert "image pools of the other ranks are dropped" in said[0]
     codes, said = start(flags(run, *more, images=28, every=99)).wait()
     assert codes == [0, 0], said

@@ -20,8 +20,8 @@ from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints, load_state, load_weights
 from velogan.training import run
-from velogan.training.nodes.node import Node, Order, Report
-from velogan.training.nodes.remote_step import ExecuteOrders
+from velogan.training.nodes.node import Node, Report, TrainRequest
+from velogan.training.nodes.remote_step import ExecuteRequests
 from velogan.training.nodes.run import distributed_modules, start_actors, train_on_nodes
 from velogan.training.session import Result
 
@@ -29,41 +29,41 @@ Started = Callable[..., Any]
 
 
 @contextmanager
-def in_turn(nodes: Mapping[str, Any], **_: Any) -> Iterator[ExecuteOrders]:
+def in_turn(nodes: Mapping[str, Any], **_: Any) -> Iterator[ExecuteRequests]:
     """All nodes in this process, one after the other."""
     made = {name: Node(*given) for name, given in nodes.items()}
-    yield lambda orders: {name: made[name].execute(order) for name, order in orders.items()}
+    yield lambda requests: {name: made[name].execute(request) for name, request in requests.items()}
 
 
 @contextmanager
-def losing(nodes: Mapping[str, Any], *, name: str, at: int, **_: Any) -> Iterator[ExecuteOrders]:
-    """As `in_turn`; the process of the node `name` is replaced by a new one before the first order beyond `at`."""
+def losing(nodes: Mapping[str, Any], *, name: str, at: int, **_: Any) -> Iterator[ExecuteRequests]:
+    """As `in_turn`; the process of the node `name` is replaced by a new one before the first request beyond `at`."""
     made = {one: Node(*given) for one, given in nodes.items()}
     lost: list[int] = []
 
-    def execute(orders: Mapping[str, Order]) -> dict[str, Report]:
-        if name in orders and orders[name].target_images > at and not lost:
-            lost.append(orders[name].target_images)
+    def execute(requests: Mapping[str, TrainRequest]) -> dict[str, Report]:
+        if name in requests and requests[name].target_images > at and not lost:
+            lost.append(requests[name].target_images)
             made[name] = Node(*nodes[name])
-        return {one: made[one].execute(order) for one, order in orders.items()}
+        return {one: made[one].execute(request) for one, request in requests.items()}
 
     yield execute
     assert lost
 
 
 @contextmanager
-def killing(nodes: Mapping[str, Any], *, name: str, at: int, **asked: Any) -> Iterator[ExecuteOrders]:
-    """Nodes under Ray; the process of the node `name` is killed before the first order beyond `at`."""
+def killing(nodes: Mapping[str, Any], *, name: str, at: int, **asked: Any) -> Iterator[ExecuteRequests]:
+    """Nodes under Ray; the process of the node `name` is killed before the first request beyond `at`."""
     import ray
 
     with start_actors(nodes, address=None, **asked) as execute:
         killed: list[str] = []
 
-        def kill_first(orders: Mapping[str, Order]) -> Mapping[str, Report]:
-            if orders[name].target_images > at and not killed:
+        def kill_first(requests: Mapping[str, TrainRequest]) -> Mapping[str, Report]:
+            if requests[name].target_images > at and not killed:
                 killed.append(name)
                 ray.kill(ray.get_actor(name), no_restart=False)
-            return execute(orders)
+            return execute(requests)
 
         yield kill_first
         assert killed

@@ -50,4 +50,4 @@ def test_what_this_machine_cannot_do_is_decided_again():
 
 def test_several_processes_are_told_of_in_the_decisions():
     _, decisions = resolve_engine(Config().change(engine={"device": "cpu"}), processes=2)
-    assert "an update" in next(one.value for one in decisions if one.field == "processes")
+    assert "per update" in next(one.value for one in decisions if one.field == "processes")

@@ -1,1 +1,1 @@
-"""A run from start to end: built, decided, recorded, continued, by one process or by several."""
+"""Training runs: prepare, resolve settings, train, resume and record, in one process or several."""

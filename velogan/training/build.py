@@ -40,8 +40,8 @@ Prepare = Callable[[Batch], Batch]
 def build_roles(method: Method, spec: Spec, *, seed: int, colours: Tensor | None = None) -> dict[str, Role]:
     """Build the networks by role, initialised from `seed` in the reference implementation's order, on the CPU.
 
-    With `colours`, those of the classes of label maps, there is a segmenter, too. Raises ValueError if then the images
-    of A and B differ in their channels.
+    `colours`: of the classes of label maps, to build a segmenter for them; None: no segmenter. Raises ValueError if a
+    segmenter is built and the images of A and B differ in their channels.
     """
     torch.manual_seed(seed)
     roles = method.roles(spec, NetworkFactory())
@@ -66,7 +66,7 @@ def _nets(roles: Mapping[str, Role]) -> dict[str, nn.Module]:
 
 
 def averaged_views(config: Config, averages: Nets) -> InferenceGenerators:
-    """Return the generators for sample grids and validation: over the weights of `averages`, as fast as training."""
+    """Return the generators for sample grids and validation: accelerated, with the weights of `averages`."""
     engine = config.engine.model_copy(update={"compile": "off"})  # few images, of several shapes
     views = config.method.inference_generators(averages, config.spec)
     accelerate = partial(build_forward_net, engine=engine)
@@ -91,7 +91,7 @@ def build_step(
     shape: (H, W) of the images
     roles: the networks; default: new ones, with a segmenter if there are label maps
     classes: number of classes of label maps, for new networks
-    prepare: returns the `finish` of a split's loader; default: batches are ready
+    prepare: returns the `preprocess_on_device` of a split's loader; default: batches are ready
     distributed: default: a single process
     active_phases: names of the phases that run; default: all
     """

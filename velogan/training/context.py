@@ -1,4 +1,4 @@
-"""What the processes of a run know about it once it is prepared."""
+"""The prepared state of a run, which all its processes have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from velogan.types import Decision
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """A prepared run; the same on all ranks but for `distributed`, `initial_weights` and the threads in `config`.
+    """A prepared run; the same on all ranks except `distributed`, `initial_weights` and the threads in `config`.
 
     folder: the run folder, which rank 0 writes
     requested: the requested configuration, with the batch size and the images' channels filled in

@@ -32,8 +32,8 @@ def resolve_engine(config: Config, *, processes: int = 1) -> tuple[EngineConfig,
     )
     if processes > 1:
         count = config.images_per_update
-        each = f"{processes} of {pluralize(count, 'image')} each: {processes * count} an update"
-        decisions = [*decisions, Decision("processes", each, "started by torchrun")]
+        batches = f"{processes} with {pluralize(count, 'image')} each: {processes * count} per update"
+        decisions = [*decisions, Decision("processes", batches, "started by torchrun")]
     return engine, decisions
 
 
@@ -108,7 +108,7 @@ def assign_threads(distributed: DistributedContext, requested: EngineConfig, eng
 
 
 def _gemm_gain(config: Config, precision: str) -> float:
-    """Return how many times faster than the library the native convolutions compute a typical layer of `config`."""
+    """Return how many times faster than the library's the native convolutions are for a typical layer; 0 if none."""
     gemm, net = load_gemm(precision), config.generator
     if gemm is None:
         return 0.0

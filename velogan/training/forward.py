@@ -1,4 +1,4 @@
-"""Faster equivalents of networks over the same weights, by the engine settings."""
+"""Faster equivalents of networks, with the same weights, as the engine settings define."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's `run.json`: its origin, its data, and its engine settings with the images from which they hold."""
+"""The record of a run, `run.json`: its origin, its data, and each change of its engine settings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def add_engine(
     reason: str,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Return the record with engine settings added that hold from `images` seen on; `reason`: why they changed."""
+    """Return the record with new engine settings, in effect from `images` seen on; `reason`: why they changed."""
     current = {"machine": machine(device), "decisions": [asdict(decision) for decision in decisions]}
     entry = {"from_images": images, "reason": reason, "engine": engine.model_dump(mode="json"), **current}
     return {**record, **current, "engines": [*record.get("engines", []), entry]}

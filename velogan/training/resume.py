@@ -56,10 +56,8 @@ def start_or_resume(
     if not is_past_length:
         write_text(folder / "config.yaml", write_yaml(context.requested))
     is_resumed = state is not None
-    if (
-        is_resumed and not is_past_length and origin.get("command")
-    ):  # the one that repeats the run at its present length
-        record["command"] = origin["command"]
+    if is_resumed and not is_past_length and origin.get("command"):
+        record["command"] = origin["command"]  # it repeats the run with its present length
         write_record(folder, record)
     if "data" not in record:
         record = {**create_record(origin, context.data), **record}
@@ -68,7 +66,7 @@ def start_or_resume(
 
 
 def _find_checkpoint(context: RunContext) -> Path | None:
-    """Return the newest valid checkpoint; hide corrupt ones, and the best one if it is corrupt."""
+    """Return the newest valid checkpoint; call `hide_checkpoint` for corrupt ones that are newer or the best."""
     folder, print_line = context.folder, context.display.print_line
     checkpoint, corrupt = latest_valid_checkpoint(folder)
     best_mark = read_best(folder)
@@ -145,8 +143,8 @@ def _report_world_size_change(context: RunContext, *, previous: int) -> None:
     if world != previous:
         pools = "image pools of the other ranks are dropped" if world < previous else "new ranks copy image pools"
         context.display.print_line(
-            f"the number of processes changes from {previous} to {world}: an update is of "
-            f"{pluralize(world * images, 'image')} (was {previous * images}); {pools}"
+            f"the number of processes changes from {previous} to {world}: an update has "
+            f"{pluralize(world * images, 'image')} (before: {previous * images}); {pools}"
         )
 
 

@@ -40,10 +40,10 @@ from velogan.training.weights import find_initial_weights, load_initial_weights
 from velogan.training.worker_ranks import check_same_images, run_worker_rank
 
 BuildValidation = Callable[..., Validation]
-"""Builds what scores checkpoints, from the arguments of `Validation`."""
+"""Builds the validation, which scores checkpoints, from the arguments of `Validation`."""
 
 TrainingContext = Callable[[Config, Trainer, Path, Data], AbstractContextManager[None]]
-"""A context that is entered for the steps alone, for example so that other processes compute them: `nodes.run`."""
+"""A context manager around the training steps; by it `nodes.run` lets other processes compute them."""
 
 
 def train(
@@ -56,13 +56,13 @@ def train(
     training_context: TrainingContext | None = None,
     started_at: float | None = None,
 ) -> Result:
-    """Train `config` in the folder `run`, or resume the run found there.
+    """Train `config` in the folder `run`, or resume the run in it.
 
     If torchrun started several processes, they train the run together: rank 0 writes the folder, and all return its
     result. Raises ValueError for any error that the user can fix.
 
     origin: the `preset` and `command` for the record, and what was `changed` in the preset
-    started_at: when a length in minutes starts, by `time.monotonic`; default: now
+    started_at: the start of a length in minutes, as `time.monotonic()`; default: now
     """
     started_at = time.monotonic() if started_at is None else started_at
     if config.train.exchange_every is not None and training_context is None:
@@ -166,7 +166,7 @@ def build_run(context: RunContext) -> tuple[Trainer, dict[str, Role]]:
 
 
 def _start_clock(context: RunContext, trainer: Trainer, started_at: float) -> None:
-    """Count the time since `started_at` in a run in minutes, except the preparation of images."""
+    """Start the clock of a run in minutes at `started_at`; the time for preparing images does not count."""
     length_s, prepared = trainer.length.seconds, context.preparation_s
     if length_s is None:
         return

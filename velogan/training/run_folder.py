@@ -1,4 +1,4 @@
-"""The folder of a run: which configuration a command resumes there, and whether it may."""
+"""The folder of a run: check that a command may use it, and merge its configuration with the saved one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIELDS_CHANGEABLE_ON_RESUME = (
 """Fields that may change when a run is resumed, besides those of the engine: they do not change what is learned."""
 
 IMAGE_FOLDERS = ("data.path", "data.masks_a", "data.masks_b", "data.labels_a", "data.labels_b")
-"""Fields that may name another place of the same images: `resume` compares the images themselves."""
+"""Fields that may change to another folder with the same images: `resume` compares the images themselves."""
 
 
 def open_run(run: Path, config: Config) -> tuple[Config, EngineConfig | None]:

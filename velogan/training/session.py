@@ -25,7 +25,7 @@ from velogan.training.stopping import StoppingRule
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a training; `seconds` is the duration of the whole run as its length counts it."""
+    """The result of a training; `seconds`: time of the whole run that counts toward a length in minutes."""
 
     run: Path
     checkpoint: Path
@@ -51,7 +51,7 @@ class Session:
     ):
         self.folder, self.print_line, self.log = context.folder, context.display.print_line, log
         self.config, self.trainer, self.validation = context.config, trainer, validation
-        trainer.set_length(trainer.length)  # with the time that a resumed run reserves for its end
+        trainer.set_length(trainer.length)  # reserves time for the last hooks of a resumed run
         self.saver = CheckpointSaver(context, trainer, roles)
         self.reporter = Reporter(self.folder, trainer, log, display=context.display)
         self.stopping = StoppingRule(self.folder, trainer, patience=self.config.train.patience)

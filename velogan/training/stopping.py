@@ -18,7 +18,7 @@ class StoppingRule:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the training has its full length; in minutes, without the time reserved for the last hooks."""
+        """Whether the training has reached its length; one in minutes, minus the time reserved for the last hooks."""
         return self._trainer.length.progress(self._trainer.images, self._trainer.clock.seconds) >= 1
 
     @property

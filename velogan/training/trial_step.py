@@ -27,7 +27,7 @@ RESERVED_FRACTION = 0.1
 
 
 def random_batch(config: Config, device: torch.device) -> Batch:
-    """Return a batch of random images and annotations, without its random numbers `uniform`."""
+    """Return a batch of random images and annotations, without the entry `uniform`."""
     shape = (config.images_per_update, config.data.crop_size, config.data.crop_size)
     images = {
         letter: torch.rand(shape[0], channels, *shape[1:], device=device) * 2 - 1
@@ -37,7 +37,7 @@ def random_batch(config: Config, device: torch.device) -> Batch:
 
 
 def _measure_memory(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the peak memory of a few steps, `mb` of 2^20 bytes, and the `problem` if they do not fit."""
+    """Return the peak memory of a few steps, `mb` (in 2^20 bytes), and the `problem` if they do not fit."""
     config = parse_config(request["config"])
     device = select_device(config.engine)
     config = config.model_copy(update={"engine": resolve_engine(config)[0].model_copy(update={"compile": "off"})})

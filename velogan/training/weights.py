@@ -1,4 +1,4 @@
-"""The networks of a run and their files: those of a checkpoint, and the weights that a new run starts with."""
+"""The networks in a run's checkpoints, and the initial weights of a new run."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def find_initial_weights(path: Path) -> dict[str, RecognisedNetwork]:
 def load_initial_weights(
     config: Config, roles: Mapping[str, Role], *, weights: Mapping[str, RecognisedNetwork], path: Path
 ) -> str:
-    """Load `weights`, those of `path`, into the networks of `roles`; return a line that says which were loaded.
+    """Load `weights`, read from `path`, into the networks of `roles`; return a line that lists them.
 
     Networks other than generators that do not fit start from scratch. Raises ValueError if a generator does not fit, or
     no network does.
@@ -131,7 +131,7 @@ def _mismatch_reason(net: nn.Module, header: Mapping[str, Any], saved: Recognise
 
 
 def _fields(header: Mapping[str, Any], *, not_in_weights: bool) -> dict[str, Any]:
-    """Return the fields of a header by name; `not_in_weights`: only those that no weight's name or shape shows."""
+    """Return a header's fields by name; `not_in_weights`: only those that do not affect weights' names or shapes."""
     kind, config = str(header.get("network")), header.get("config")
     section = "discriminator" if kind.endswith("discriminator") else kind
     fields = {"kind": kind, **{f"{section}.{name}": value for name, value in dict(config or {}).items()}}

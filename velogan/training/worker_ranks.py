@@ -12,7 +12,7 @@ from velogan.engine.trainer import Hook, Trainer, stop_on_signal
 
 
 def check_same_images(distributed: DistributedContext, data: Data) -> None:
-    """Raise ValueError if a rank has other images than rank 0."""
+    """Raise ValueError if the images of a rank differ from those of rank 0."""
     first = distributed.broadcast(data.digests)
     for rank, changed in enumerate(distributed.all_gather(data.changed(first))):
         if changed:

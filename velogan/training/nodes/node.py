@@ -40,14 +40,14 @@ class ModuleState:
 
 
 @dataclass(frozen=True)
-class Order:
-    """An order to train.
+class TrainRequest:
+    """A request to a node to train.
 
     target_images: number of images seen at which the node stops
-    length: of the run
-    seconds: that the run has lasted
-    nets, objective: all weights and the objective's state, after an exchange
-    module: the state of the node's own module, for a new process
+    length: the length of the run
+    seconds: the time that the run has taken so far
+    nets, objective: all weights and the objective's state; only after an exchange
+    module: the state of the node's own module; only for a new process
     """
 
     target_images: int
@@ -60,10 +60,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of an order.
+    """A node's answer to a request.
 
     losses: means since the last report
-    state: of the module; None if the process is new and lacks it, so that it did nothing, or on a non-finite value
+    state: the module's state; None if a value was not finite, or if a restarted process had no state to train from
     nonfinite: phase, names and step number of a non-finite value
     """
 
@@ -73,7 +73,7 @@ class Report:
 
 
 class PacedContext(DistributedContext):
-    """A single process that stops after `steps` steps, with the clock of the main process."""
+    """The context of a node's trainer: stops it after `steps` steps, and sets its clock to the main process's."""
 
     steps, seconds = 0, 0.0
 
@@ -101,23 +101,23 @@ class Node:
         self._roles, self._context, self._has_state = roles, PacedContext(), False
         self._trainer = build_trainer(config, data, distributed=self._context, active_phases=[phase])
 
-    def execute(self, order: Order) -> Report:
-        """Train as `order` says."""
-        trainer, module = self._trainer, order.module
+    def execute(self, request: TrainRequest) -> Report:
+        """Train as `request` requests."""
+        trainer, module = self._trainer, request.module
         if module is None and not self._has_state:
             return Report({}, None)
-        if order.nets is not None and order.objective is not None:
-            load_weights(trainer.nets, order.nets)
-            trainer.state.load_state_dict(order.objective)
+        if request.nets is not None and request.objective is not None:
+            load_weights(trainer.nets, request.nets)
+            trainer.state.load_state_dict(request.objective)
         if module is not None:
             load_weights(trainer.nets, module.nets)
             load_weights(trainer.ema.nets, module.averages)
             trainer.load_state_dict(module.trainer)
             self._has_state = True
-        self._context.steps = -(-(order.target_images - trainer.images) // trainer.batch_size)
-        self._context.seconds = order.seconds
+        self._context.steps = -(-(request.target_images - trainer.images) // trainer.batch_size)
+        self._context.seconds = request.seconds
         try:
-            trainer.run(order.length)
+            trainer.run(request.length)
         except NonFiniteError as error:
             return Report(trainer.stats.tick(), None, (error.phase, list(error.names), error.number))
         return Report(trainer.stats.tick(), ModuleState.copy_from(trainer, self._roles))

@@ -1,4 +1,4 @@
-"""The step of the main process when nodes train: it counts steps and orders nodes to compute them."""
+"""The step of the main process when nodes train: it counts steps and requests them from the nodes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from velogan.engine.optimizers import load_optimizer_state
 from velogan.engine.step import PostStepHook
 from velogan.engine.trainer import Trainer, copy_to_cpu
 from velogan.objectives.base import Phase
-from velogan.training.nodes.node import ModuleState, Order, Report, copy_weights, load_weights
+from velogan.training.nodes.node import ModuleState, Report, TrainRequest, copy_weights, load_weights
 from velogan.types import Batch
 
-TARGET_ORDER_S = 2.0  # target seconds of an order, and hence the delay of a stop request
+TARGET_REQUEST_S = 2.0  # target duration of a request in seconds, and hence the delay of a stop
 
-ExecuteOrders = Callable[[Mapping[str, Order]], Mapping[str, Report]]
-"""Execute orders, by the names of their modules, concurrently on their nodes; return all reports."""
+ExecuteRequests = Callable[[Mapping[str, TrainRequest]], Mapping[str, Report]]
+"""Executes requests, by the names of their modules, concurrently on their nodes; returns all reports."""
 
 
 class NodeState(Enum):
-    """The state of a node between orders; `RemoteStep.schedule` has the transitions."""
+    """The state of a node between requests; `RemoteStep.schedule` has the transitions."""
 
     EMPTY = auto()  # its process is new and has no weights
     IDLE = auto()  # between two exchanges
@@ -49,7 +49,7 @@ class RemoteStep:
         self,
         trainer: Trainer,
         modules: Sequence[Phase],
-        execute: ExecuteOrders,
+        execute: ExecuteRequests,
         *,
         every: Span,
         print_line: Callable[[str], None],
@@ -57,7 +57,7 @@ class RemoteStep:
         self._trainer, self._execute, self._every, self._print_line = trainer, execute, every, print_line
         self.nets, self.optimizers = trainer.nets, trainer.step.optimizers
         self.scale: LossScale | None = None
-        self._images_per_epoch, self._steps_per_order = trainer.images_per_epoch, 1
+        self._images_per_epoch, self._steps_per_request = trainer.images_per_epoch, 1
         self._pending: list[Sequence[PostStepHook]] = []
         self._losses: dict[str, Tensor] = {}
         self._error: NonFiniteError | None = None
@@ -77,7 +77,7 @@ class RemoteStep:
         self._pending.append(post_step_hooks)
         target_images = self._trainer.images + self._trainer.batch_size
         exchanges = self._count_exchanges(target_images) > self._count_exchanges(self._trainer.images)
-        if exchanges or len(self._pending) >= self._steps_per_order:
+        if exchanges or len(self._pending) >= self._steps_per_request:
             self.schedule(target_images)
         if exchanges:
             self._exchange()
@@ -92,7 +92,7 @@ class RemoteStep:
     def schedule(self, target_images: int) -> None:
         """Let the nodes train until all have seen `target_images`.
 
-        | state       | order                                     | event                          | next state  |
+        | state       | request                                   | event                          | next state  |
         |-------------|-------------------------------------------|--------------------------------|-------------|
         | EMPTY       | its own state, copies of networks; train  | it reports a state             | IDLE        |
         | AT_EXCHANGE | new copies of networks; train             | it reports a state             | IDLE        |
@@ -101,8 +101,8 @@ class RemoteStep:
         | IDLE        |                                           | `_exchange`, when all are IDLE | AT_EXCHANGE |
         """
         started_at = time.monotonic()
-        while self._error is None and (orders := self._orders(target_images)):
-            for name, report in self._execute(orders).items():
+        while self._error is None and (requests := self._due_requests(target_images)):
+            for name, report in self._execute(requests).items():
                 self._losses |= {loss: torch.tensor(mean) for loss, mean in report.losses.items()}
                 if report.nonfinite is not None:
                     phase, names, number = report.nonfinite
@@ -117,29 +117,27 @@ class RemoteStep:
             if hook is not self._trainer.ema:  # nodes average what they train
                 hook.on_step_end(self._losses)
         if self._pending:
-            share = TARGET_ORDER_S / max(time.monotonic() - started_at, 1e-3)
-            self._steps_per_order = max(
-                1, round(len(self._pending) * min(share, 2.0))
-            )  # at most twice as many as before
+            growth = min(TARGET_REQUEST_S / max(time.monotonic() - started_at, 1e-3), 2.0)
+            self._steps_per_request = max(1, round(len(self._pending) * growth))
         self._pending = []
 
-    def _orders(self, target_images: int) -> dict[str, Order]:
-        """Return the orders that are due; their clock stays just below the end, since counted steps are computed."""
+    def _due_requests(self, target_images: int) -> dict[str, TrainRequest]:
+        """Return the due requests; their clock stays below the end, so that nodes compute all counted steps."""
         seconds, length = self._trainer.clock.seconds, self._trainer.length
         if length.seconds is not None:
             seconds = min(seconds, (length.seconds - length.reserved) * (1 - 1e-6))
-        orders = dict[str, Order]()
+        requests = dict[str, TrainRequest]()
         for name, module in self._module_states.items():
             state = self._node_states[name]
             copies: Any = {} if state is NodeState.IDLE else {"nets": self._copies, "objective": self._objective}
             if module.trainer["images"] < target_images:
-                orders[name] = Order(
+                requests[name] = TrainRequest(
                     target_images, length, seconds, **copies, module=module if state is NodeState.EMPTY else None
                 )
-        return orders
+        return requests
 
     def _load_module(self, name: str, module: ModuleState) -> None:
-        """Load the state of a module into the trainer; of the objective's state what this module has changed."""
+        """Load the state of a module into the trainer, and those parts of the objective's state that it changed."""
         trainer, self._module_states[name] = self._trainer, module
         load_weights(trainer.nets, module.nets)
         load_weights(trainer.ema.nets, module.averages)
@@ -150,7 +148,7 @@ class RemoteStep:
         trainer.state.load_state_dict({**trainer.state.state_dict(), **changed})
 
     def _exchange(self) -> None:
-        """Copy all weights, so that the next orders send them to all nodes."""
+        """Copy all weights, so that the next requests send them to all nodes."""
         self._copies, self._objective = copy_weights(self._trainer.nets), copy_to_cpu(self._trainer.state.state_dict())
         for name, module in self._module_states.items():
             self._module_states[name] = replace(module, trainer={**module.trainer, "objective": self._objective})

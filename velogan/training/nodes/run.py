@@ -19,8 +19,8 @@ from velogan.engine.trainer import Trainer
 from velogan.methods.fit import phases_of
 from velogan.objectives.base import Phase
 from velogan.observe.progress import Display
-from velogan.training.nodes.node import Node, Order, Report
-from velogan.training.nodes.remote_step import ExecuteOrders, RemoteStep
+from velogan.training.nodes.node import Node, Report, TrainRequest
+from velogan.training.nodes.remote_step import ExecuteRequests, RemoteStep
 from velogan.training.run import train as train_run
 from velogan.training.session import Result
 
@@ -61,10 +61,10 @@ def train_on_nodes(
     data: Data,
     *,
     modules: Sequence[Phase],
-    start: Callable[..., AbstractContextManager[ExecuteOrders]],
+    start: Callable[..., AbstractContextManager[ExecuteRequests]],
     print_line: Callable[[str], None],
 ) -> Iterator[None]:
-    """Context manager: nodes, which `start` starts, compute the steps of `trainer`."""
+    """Enter a context in which nodes, started by `start`, compute the steps of `trainer`."""
     every = str(config.train.exchange_every)
     nodes = {phase.name: (config, phase.name, phase.trains, (data.a.digest, data.b.digest)) for phase in modules}
     size = sum(weight.nbytes for net in trainer.nets.values() for weight in net.parameters())
@@ -77,8 +77,8 @@ def train_on_nodes(
 @contextmanager
 def start_actors(
     nodes: Mapping[str, Sequence[Any]], *, address: str | None, cuda: bool, memory: int
-) -> Iterator[ExecuteOrders]:
-    """Start nodes as Ray actors; return the function that executes orders on them.
+) -> Iterator[ExecuteRequests]:
+    """Start nodes as Ray actors; return the function that executes requests on them.
 
     nodes: arguments of `Node`, by name
     address: of the Ray cluster; None: this host
@@ -90,8 +90,10 @@ def start_actors(
     import ray
     from ray.exceptions import RayError
 
-    def execute(orders: Mapping[str, Order]) -> dict[str, Report]:
-        return dict(zip(orders, ray.get([actors[name].execute.remote(order) for name, order in orders.items()])))
+    def execute(requests: Mapping[str, TrainRequest]) -> dict[str, Report]:
+        return dict(
+            zip(requests, ray.get([actors[name].execute.remote(request) for name, request in requests.items()]))
+        )
 
     actors = dict[str, Any]()
     with ray_session(address, memory=memory):
