@@ -79,6 +79,9 @@ def test_describes_the_improvement_at_the_end() -> None:
     assert describe_improvement(stats) == (
         "translations of held-out images are 40% closer to real ones than their inputs are (a2b 50%, b2a 30%)"
     )
+    retrieval = {"failure/retrieval_a2b": 0.991, "failure/retrieval_b2a": 0.58}
+    text = describe_improvement([*stats[:-1], {**stats[-1], **retrieval}]) or ""
+    assert text.endswith("; more like their own input than like another in a2b 99%, b2a 58% of comparisons")
     bad = [*stats[:-1], {**stats[-1], "validation/distance": 0.8}]
     assert final_checkpoint_is_worse(bad)
     assert "are 70% closer" in (describe_improvement(bad) or "")  # by the best checkpoint, which translate uses
