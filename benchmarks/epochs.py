@@ -24,7 +24,7 @@ from velogan.data.sets.pair import Data, open_data
 from velogan.engine.duration import Span, parse_length
 from velogan.engine.trainer import Hook
 from velogan.files import write_text
-from velogan.observe.machine import machine
+from velogan.observe.machine import describe_machine
 from velogan.observe.progress import Display
 from velogan.recipes import RECIPES
 from velogan.training.build import build_trainer
@@ -101,7 +101,7 @@ def measure_epochs(configs: Mapping[str, Config], *, fraction: float, display: D
         display.print_line(", ".join(f"{name} {candidate.images} of {epoch}" for name, candidate in candidates.items()))
     cyclegan = candidates["cyclegan"].minutes_of_epoch
     return {
-        "machine": machine(next(iter(candidates.values())).trainer.device),
+        "machine": describe_machine(next(iter(candidates.values())).trainer.device),
         "images_of_epoch": epoch,
         "fraction": fraction,
         "table_1": {str(epochs): row for epochs, row in TABLE_1.items()},

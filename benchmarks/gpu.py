@@ -63,11 +63,11 @@ def main() -> int:
 def _run_item(item: Item, args: argparse.Namespace) -> int:
     """Run the item in this process and write its result to its folder."""
     from velogan.engine.device import resolve_device
-    from velogan.observe.machine import machine
+    from velogan.observe.machine import describe_machine
 
     folder = args.out / item.name
     context = Context(folder, args.data, args.tiny, args.deadline, args.parallel)
-    result = {**asdict(item.run(context)), "machine": machine(resolve_device("auto"))}
+    result = {**asdict(item.run(context)), "machine": describe_machine(resolve_device("auto"))}
     (folder / "result.json").write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
     return 0
 

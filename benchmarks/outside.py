@@ -118,7 +118,7 @@ def _masks(side: DomainSource, data: DataConfig) -> dict[str, Tensor]:
         return {}
     folder = Folder(side.mask, tuple(files[Path(name).stem] for name in names), filled=False)
     domain = open_domain(folder, data, test=True)
-    pictures = ImageSet.of(domain)
+    pictures = ImageSet.from_domain(domain)
     masks = {Path(name).stem: pictures.to_batch(number)[:, :1] > 0 for number, name in enumerate(domain.names)}
     return {name: masks[Path(name).stem] for name in names if Path(name).stem in masks}
 

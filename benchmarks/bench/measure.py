@@ -29,7 +29,7 @@ from benchmarks.bench.roofline import (
 from velogan.config import fit_to_data
 from velogan.data.sets.pair import Data
 from velogan.engine.device import resolve_device, synchronise
-from velogan.observe.machine import machine
+from velogan.observe.machine import describe_machine
 from velogan.recipes import DEFAULT
 
 PrintLine = Callable[[str], None]
@@ -69,8 +69,8 @@ def bench(plan: Plan, *, rounds: int, print_line: PrintLine, seconds: float = ma
         roofline["arithmetic_ms"] = roofline["ms"] * roofline["tflops"] / matmul
     if not results["rows"]:
         raise ValueError("nothing can be measured here: " + "; ".join(left["reason"] for left in results["left_out"]))
-    head = {"roof_tflops": results["rooflines"][0]["tflops"], "matmul_tflops": matmul, "machine": machine(device)}
-    return {**head, "rounds": rounds, **results}
+    head = {"roof_tflops": results["rooflines"][0]["tflops"], "matmul_tflops": matmul}
+    return {**head, "machine": describe_machine(device), "rounds": rounds, **results}
 
 
 def warm_up(device: torch.device) -> None:

@@ -85,7 +85,7 @@ def test_tensorboard_forgets_truncated_rows_although_the_clock_was_set_back(
 
 
 class _Recorder:
-    def __init__(self, run: Path, purge: int | None) -> None:
+    def __init__(self, run: Path, purge_step: int | None) -> None:
         self.rows: list[tuple[str, int]] = []
         RECORDERS.append(self)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import velogan.serve
 from velogan.cli.serve import Serve
-from velogan.serve.schema import ServerInfo, Translated, TranslateForm
+from velogan.serve.schema import ServerInfo, TranslateForm, TranslateResponse
 
 TEXT = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
 
@@ -19,7 +19,7 @@ def test_lists_every_error_status():
 
 
 def test_lists_every_field_and_limit():
-    for model in (TranslateForm, Translated, ServerInfo):
+    for model in (TranslateForm, TranslateResponse, ServerInfo):
         for name in model.model_fields:
             assert f"`{name}`" in TEXT, name
     limits = dict(re.findall(r"^\| `--([a-z-]+)` \| (\d+) \|", TEXT, re.MULTILINE))

@@ -25,7 +25,7 @@ def test_a_grid_is_every_value_with_every_seed() -> None:
     trials = plan("optimizer.lr=0.005,1e-2", "discriminator.norm=none,instance", seeds=2).known_trials()
     assert len(trials) == 8
     assert trials[0].name == "optimizer.lr=0.005,discriminator.norm=none,seed=0"
-    assert trials[0].setting == trials[4].setting
+    assert trials[0].setting_name == trials[4].setting_name
     first = trials[0].config
     assert (first.optimizer.lr, first.discriminator.norm, first.train.seed) == (0.005, "none", 0)
     assert {trial.config.train.length for trial in trials} == {"500 images"}

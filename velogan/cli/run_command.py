@@ -63,8 +63,8 @@ def check_data(command: ConfigFlags, *presets: str) -> None:
         raise ValueError("--data is missing: give a folder with trainA and trainB, two folders, or apples2oranges")
 
 
-def check_hidden(hidden: int | None) -> None:
-    """Raise ValueError if `hidden` is not a valid number of feature maps."""
+def check_width(hidden: int | None) -> None:
+    """Raise ValueError if --hidden is not a valid number of feature maps."""
     if hidden is not None and not 1 <= hidden <= 4096:
         raise ValueError(f"--hidden {hidden}: give a whole number from 1 to 4096")
 

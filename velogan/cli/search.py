@@ -13,7 +13,7 @@ from tyro.conf import arg
 from velogan.cli.dry_run import dry_run
 from velogan.cli.fields import configure, load_file_or_preset, value_of
 from velogan.cli.flags import Outcome
-from velogan.cli.run_command import RunCommand, check_data, check_hidden, length_fields, print_sizes, run_training
+from velogan.cli.run_command import RunCommand, check_data, check_width, length_fields, print_sizes, run_training
 from velogan.config import SIZES, Config, read_config
 from velogan.engine.processes import is_main_process
 from velogan.recipes import DEFAULT, to_search
@@ -116,7 +116,7 @@ def _count_architectures(command: Search) -> dict[str, Any]:
 def configure_search(command: Search) -> Config:
     """Return the configuration that the flags of `search` define."""
     train = length_fields(command)
-    check_hidden(command.hidden)
+    check_width(command.hidden)
     config = configure(command)
     check_data(command, command.preset)
     overrides: dict[str, dict[str, Any]] = {

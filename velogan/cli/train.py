@@ -14,7 +14,7 @@ from tyro.conf import arg
 from velogan.cli.dry_run import dry_run
 from velogan.cli.fields import PresetFlag, apply_size, build_base_config, configure, find_preset, value_of
 from velogan.cli.flags import Outcome
-from velogan.cli.run_command import RunCommand, check_data, check_hidden, length_fields, print_sizes, run_training
+from velogan.cli.run_command import RunCommand, check_data, check_width, length_fields, print_sizes, run_training
 from velogan.config import SIZES, Config, read_config
 from velogan.engine.processes import is_main_process
 from velogan.files import pluralize
@@ -158,7 +158,7 @@ def _apply_genotype(command: Train, config: Config) -> Config:
         return config
     if len(width_flags) > 1:
         raise ValueError(f"{' and '.join(width_flags)} contradict each other: give one of the two")
-    check_hidden(command.hidden)
+    check_width(command.hidden)
     genotype = read_genotype(command.genotype)
     with_genotype = config.with_genotype(genotype, hidden=command.hidden, match=command.match_size)
     config = config.match_size_of(with_genotype) if command.sizes_only else with_genotype

@@ -34,7 +34,7 @@ class ImageSet:
     format: PixelFormat
 
     @classmethod
-    def of(cls, domain: Domain) -> ImageSet:
+    def from_domain(cls, domain: Domain) -> ImageSet:
         """Load all images of a domain into memory."""
         return cls([domain.image(index) for index in range(len(domain))], domain.format)
 
@@ -179,5 +179,5 @@ def random_subset(source: SourceT, count: int | None, seed: int) -> SourceT:
 
 def _by_name(domain: Domain) -> dict[str, Tensor]:
     """Return each image of the domain as `(1, C, H, W)` in [-1, 1]."""
-    images = ImageSet.of(domain)
+    images = ImageSet.from_domain(domain)
     return {name: images.to_batch(index) for index, name in enumerate(domain.names)}

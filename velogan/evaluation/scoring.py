@@ -85,7 +85,7 @@ class Scorer:
         split, source = scoring_split(side)
         subset = random_subset(source, self.limit, self.seed)
         domain = open_for_evaluation(subset, side, self.data, progress=self.task(f"preparing {side.name}"))
-        images = ImageSet.of(domain)
+        images = ImageSet.from_domain(domain)
         features = self.extract_features(images, f"extracting features of {side.name}")
         ground_truth = open_ground_truth(side, other, domain.names, self.data, task=self.task)
         return DomainImages(side, split, domain.names, images, ground_truth, domain.skipped, features)
@@ -116,7 +116,7 @@ class Scorer:
         else:
             subset, progress = random_subset(side.train, count, self.seed), self.task(f"preparing train {name}")
             domain = open_for_evaluation(subset, side, self.data, progress=progress)
-            train = self.extract_features(ImageSet.of(domain), f"extracting features of train {name}")
+            train = self.extract_features(ImageSet.from_domain(domain), f"extracting features of train {name}")
             metrics = set_distances(train, target.features, seed=self.seed)
             real_of = f"{len(domain)} train {name}"
         return {key: metric.value for key, metric in (metrics | shares).items()}, real_of

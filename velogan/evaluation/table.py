@@ -29,10 +29,10 @@ def render_table(result: Mapping[str, Any]) -> Table:
     An arrow shows whether higher or lower is better; the second line of a row is half the width of the 95 % interval.
     """
     protocol, (columns, rows) = result["protocol"], group_scores(result["scores"])
-    same = ["best"] if protocol.get("best") == SAME_AS_LAST else []
+    last_is_best = ["best"] if protocol.get("best") == SAME_AS_LAST else []
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption="\n".join(_notes(protocol)), caption_justify="left")
     titles = [column_title(column).replace(" ", "\n") for column in columns]
-    for title in ("score", *titles, *same, "unchanged\ninput", "real\npictures"):
+    for title in ("score", *titles, *last_is_best, "unchanged\ninput", "real\npictures"):
         left = title == "score"
         table.add_column(title, no_wrap=not left, overflow="fold", justify="left" if left else "right")
     for title, section in groupby(rows, key=lambda row: _section_title(row.first, protocol)):
@@ -41,7 +41,7 @@ def render_table(result: Mapping[str, Any]) -> Table:
             table.add_row(f"[bold]{escape(title)}[/bold]")
         for row in section:
             arrow = {"higher": "↑", "lower": "↓"}.get(row.first["better"], "")
-            cells = [_cell(row.by_column.get(column)) for column in columns] + ["= last" for _ in same]
+            cells = [_cell(row.by_column.get(column)) for column in columns] + ["= last" for _ in last_is_best]
             baseline, real = (_value_text(row.first, row.first[key]) for key in ("baseline", "real"))
             table.add_row(f"{escape(display_name(row.first))} {arrow}", *cells, baseline, real)
     return table

@@ -122,7 +122,7 @@ def _file(direction: Direction, model: Translator, exported: Exported, metadata:
         "input": f"`(B, {header.get('in_channels', 3)}, H, W)` float32 in [-1, 1]; H and W are multiples of "
         f"{model.multiple}",
         "output": f"`(B, {header.get('out_channels', 3)}, H, W)` float32 in [-1, 1]",
-        "pixels": f"{_pixels(header.get('input'))} in, {_pixels(header.get('output'))} out, for -1 to 1",
+        "pixels": f"{_format_text(header.get('input'))} in, {_format_text(header.get('output'))} out, for -1 to 1",
         "checked": f"{difference} from eager PyTorch in float32 at {sizes}, by {exported.by}",
         "trained on": _data(header),
         "images seen": header.get("images_seen", "unknown"),
@@ -172,7 +172,7 @@ def _template(name: str) -> str:
     return resources.files("velogan.interchange").joinpath(name).read_text(encoding="utf-8")
 
 
-def _pixels(form: Any) -> str:
+def _format_text(form: Any) -> str:
     """Return the pixel format of a header in words."""
     fields = dict(form) if isinstance(form, Mapping) else {}
     kind, neighbours = fields.get("dtype", "uint8"), fields.get("neighbours")
@@ -208,11 +208,11 @@ def _scores(files: Files) -> str:
     if not rows:
         return _UNSCORED
     header = "| direction | score | value | 95 % interval | real pictures | unchanged input | pictures | of |"
-    lines = [header, "|" + "---|" * 8, *map(_row, rows), ""]
+    lines = [header, "|" + "---|" * 8, *map(_table_row, rows), ""]
     descriptions = {row["name"]: row.get("description") for row in rows}
     lines += [f"- `{name}`: {description}" for name, description in descriptions.items()]
-    sides = [protocol.get("data", {}).get(side, {}) for side in ("a", "b")]
-    images = " and ".join(f"{side.get('images')} {side.get('name')} ({side.get('split')})" for side in sides)
+    domains = [protocol.get("data", {}).get(letter, {}) for letter in ("a", "b")]
+    images = " and ".join(f"{domain.get('images')} {domain.get('name')} ({domain.get('split')})" for domain in domains)
     return "\n".join([*lines, f"- scored on {images} by velogan {protocol.get('velogan', '')}"])
 
 
@@ -228,7 +228,7 @@ def _scores_of(direction: Direction, model: Translator) -> tuple[dict[str, Any],
     return scores["protocol"], [row for row in scores["scores"] if [row[key] for key in keys] in same[:1]]
 
 
-def _row(score: Mapping[str, Any]) -> str:
+def _table_row(score: Mapping[str, Any]) -> str:
     value, real, baseline = (_number(score.get(key)) for key in ("value", "real", "baseline"))
     interval = " to ".join(map(_number, score.get("interval_95") or ()))
     pictures = (str(score.get(key, "")) for key in ("images_fake", "split"))

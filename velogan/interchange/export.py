@@ -95,8 +95,8 @@ def export(
         require("onnx", *_REQUIRED_MODULES, user=f"format={format}")
     if opset is not None and format != "onnx":
         raise ValueError(f"opset={opset} requires format=onnx, not {format}: remove it")
-    onnx = partial(_onnx, opset=opset, license=license)
-    write = {"onnx": onnx, "torch": _torch, "reference": _reference, "hub": _hub, "web": onnx}[format]
+    onnx = partial(_write_onnx, opset=opset, license=license)
+    write = {"onnx": onnx, "torch": _write_torch, "reference": _write_reference, "hub": _write_hub, "web": onnx}[format]
     with atomic_write(file) as tmp_path:
         suffixed = tmp_path.with_name(tmp_path.name + SUFFIXES[format])  # libraries depend on the suffix
         try:
@@ -164,13 +164,13 @@ def run_onnx(file: Path) -> Run:
     return lambda images: torch.from_numpy(session.run(None, {"image": images.numpy()})[0])
 
 
-def _onnx(model: Translator, file: Path, *, opset: int | None, license: str | None) -> tuple[Run, str]:
+def _write_onnx(model: Translator, file: Path, *, opset: int | None, license: str | None) -> tuple[Run, str]:
     import onnx
 
     newest = onnx.defs.onnx_opset_version()
     if opset is not None and not MIN_OPSET <= opset <= newest:
         raise ValueError(f"opset={opset} is not supported: give one from {MIN_OPSET} to {newest}")
-    with _quiet():
+    with _suppress_output():
         program = torch.onnx.export(
             _ExportedNet(model.net).eval(),
             (_example(model),),
@@ -206,8 +206,8 @@ def _metadata(model: Translator, license: str | None) -> dict[str, str]:
     return {name: value for name, value in metadata.items() if value != "null"}
 
 
-def _torch(model: Translator, file: Path) -> tuple[Run, str]:
-    with _quiet():
+def _write_torch(model: Translator, file: Path) -> tuple[Run, str]:
+    with _suppress_output():
         program = torch.export.export(
             _ExportedNet(model.net).eval(), (_example(model),), dynamic_shapes=(_dynamic(model),)
         )
@@ -218,7 +218,7 @@ def _torch(model: Translator, file: Path) -> tuple[Run, str]:
     return loaded, f"torch.export of PyTorch {torch.__version__}"
 
 
-def _reference(model: Translator, file: Path) -> tuple[Run, str]:
+def _write_reference(model: Translator, file: Path) -> tuple[Run, str]:
     save_reference(RecognisedNetwork(model.header, model.net.state_dict()), file)
     network = recognise(read_tensors(file), file=file)
     net = build_network(network.header)
@@ -226,7 +226,7 @@ def _reference(model: Translator, file: Path) -> tuple[Run, str]:
     return net.eval(), "the weights as they are read back"
 
 
-def _hub(model: Translator, file: Path) -> tuple[Run, str]:
+def _write_hub(model: Translator, file: Path) -> tuple[Run, str]:
     save_network(file, model.net.state_dict(), model.header)
     return load_translator(file), "the weights as they are read back"
 
@@ -289,7 +289,7 @@ def _difference(model: Translator, run: Run, size: Size, *, count: int) -> float
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _suppress_output() -> Iterator[None]:
     """Silence the exporters' log messages and warnings, without gradients."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -23,7 +23,7 @@ from velogan.engine.trainer import Trainer
 from velogan.measure.traces.breakdown import idle, kernels, launches, streams, temporal
 from velogan.measure.traces.reading import allow_captured_graphs, load_events, read_timeline
 from velogan.measure.traces.timeline import STEP
-from velogan.observe.machine import machine
+from velogan.observe.machine import describe_machine
 from velogan.observe.progress import Display
 from velogan.report.profile_page import write_profile_page
 from velogan.training.build import build_trainer
@@ -82,7 +82,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
         "profiled_step_ms": round(1000 * profiled_s, 3),
         **_settings(config),
         "decisions": [asdict(decision) for decision in decisions],
-        "machine": machine(device),
+        "machine": describe_machine(device),
         "device": timeline.device,
         "temporal": temporal(timeline),
         "idle": idle(timeline) if on_cuda else None,

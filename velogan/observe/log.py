@@ -125,11 +125,11 @@ class MetricsLogger(Protocol):
 class TensorBoardLogger:
     """An event file in `run/tensorboard`, whose methods raise OSError if they cannot write.
 
-    torch's SummaryWriter writes in a thread, so that its errors may come late or never. `purge`: number of images from
-    which TensorBoard ignores the content of earlier files.
+    torch's SummaryWriter writes in a thread, so that its errors may come late or never. `purge_step`: number of images
+    from which TensorBoard ignores the content of earlier files.
     """
 
-    def __init__(self, run: Path, purge: int | None) -> None:
+    def __init__(self, run: Path, purge_step: int | None) -> None:
         # importing takes two seconds, too much for `--help` and short commands
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -141,8 +141,8 @@ class TensorBoardLogger:
         self._file = (folder / _event_file_name(folder)).open("ab")
         self._records = RecordWriter(self._file)
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
-        if purge is not None:
-            self._write(Event(wall_time=time.time(), step=purge, session_log=SessionLog(status=SessionLog.START)))
+        if purge_step is not None:
+            self._write(Event(wall_time=time.time(), step=purge_step, session_log=SessionLog(status=SessionLog.START)))
 
     def scalars(self, values: Mapping[str, float], *, images: int) -> None:
         for name, value in values.items():
@@ -166,7 +166,7 @@ class TensorBoardLogger:
 class WandbLogger:
     """A run of Weights & Biases in the project WANDB_PROJECT, velogan if unset. A resumed run continues it."""
 
-    def __init__(self, run: Path, purge: int | None) -> None:
+    def __init__(self, run: Path, purge_step: int | None) -> None:
         import wandb  # pyright: ignore[reportMissingImports]
 
         self._image = wandb.Image
@@ -189,7 +189,7 @@ class WandbLogger:
 class MlflowLogger:
     """A run of MLflow at MLFLOW_TRACKING_URI, in MLFLOW_EXPERIMENT_NAME. A resumed run continues it."""
 
-    def __init__(self, run: Path, purge: int | None) -> None:
+    def __init__(self, run: Path, purge_step: int | None) -> None:
         import mlflow  # pyright: ignore[reportMissingImports]
 
         id_file = run / "mlflow.id"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 
-def machine(device: torch.device) -> dict[str, Any]:
+def describe_machine(device: torch.device) -> dict[str, Any]:
     """Return the device, threads, versions and system that a speed record must contain."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
     return {

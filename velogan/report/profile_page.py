@@ -41,12 +41,12 @@ NAMES = {
 def write_profile_page(profile: Profile, out: Path) -> Path:
     """Write the page of `profile` to `out`; return `out`."""
     on_cuda = profile["device"] == "cuda"
-    tables = [_temporal(profile), *([_idle(profile)] if on_cuda else []), _kernels(profile)]
-    tables += [_launches(profile), *_launch_plots(profile["launches"])] if on_cuda else []
+    tables = [_temporal_card(profile), *([_idle_card(profile)] if on_cuda else []), _kernels_card(profile)]
+    tables += [_launches_card(profile), *_launch_plots(profile["launches"])] if on_cuda else []
     sections = {"Tables": f'<div class="columns">{"".join(tables)}</div>'}
     if profile["streams"]:
-        sections["One step by stream"] = _streams(profile["streams"])
-    sections[f"Top {_work_unit(profile)}s"] = _top(profile)
+        sections["One step by stream"] = _stream_plot(profile["streams"])
+    sections[f"Top {_work_unit(profile)}s"] = _top_table(profile)
     page = Template(read_asset("profile.html")).substitute(
         title="Time of a training step",
         style="\n".join(read_asset(name) for name in ("page.css", "profile.css")),
@@ -137,7 +137,7 @@ def _breakdown(counts: Mapping[str, Any], names: Iterable[str], unit: str) -> st
     return f'<div class="stack">{bar}</div>' + _table(("", text(unit), "time", "share"), rows)
 
 
-def _temporal(profile: Profile) -> str:
+def _temporal_card(profile: Profile) -> str:
     of = profile["temporal"]["of"]
     note = (
         f"Of {_time(of['microseconds'])} in {pluralize(of['steps'], 'step')}. "
@@ -147,13 +147,13 @@ def _temporal(profile: Profile) -> str:
     return _card("Temporal", note, body)
 
 
-def _idle(profile: Profile) -> str:
+def _idle_card(profile: Profile) -> str:
     of, share = profile["idle"]["of"], profile["temporal"]["idle"]["share_of_window"]
     note = f"Of {_time(of['microseconds'])} in {of['count']:,} gaps, {percent(share)} of the total time."
     return _card("Idle", note, _breakdown(profile["idle"], ("host_wait", "kernel_wait", "other"), "gaps"))
 
 
-def _kernels(profile: Profile) -> str:
+def _kernels_card(profile: Profile) -> str:
     counts, piece = profile["kernels"], _work_unit(profile)
     note = f"Of {_time(counts['of']['microseconds'])} in {counts['of']['count']:,} {piece}s."
     groups = [name for name, amount in counts["by_group"].items() if amount["count"]]
@@ -168,7 +168,7 @@ def _kernels(profile: Profile) -> str:
     return _card(f"{piece.capitalize()}s", note, _breakdown(counts["by_group"], groups, f"{piece}s") + by_kind)
 
 
-def _launches(profile: Profile) -> str:
+def _launches_card(profile: Profile) -> str:
     counts = profile["launches"]
     rows = [
         _launch_row("kernels shorter than their launch", counts["short"], counts["of"]["kernels"]),
@@ -211,7 +211,7 @@ def _histogram(bins: Sequence[Mapping[str, float]], is_red: Callable[[Mapping[st
     return f'<div class="bars">{bars}</div><div class="ticks">{ticks}</div>'
 
 
-def _streams(streams: Mapping[str, Any]) -> str:
+def _stream_plot(streams: Mapping[str, Any]) -> str:
     """Return Figure 1 of "Cycling Faster Through CycleGAN": the work of each stream of the device over time."""
     lanes, length, overlap = streams["lanes"], streams["microseconds"], streams["overlap"]
     width, left, height, gap = 1000, 86, 22, 4
@@ -240,7 +240,7 @@ def _streams(streams: Mapping[str, Any]) -> str:
     )
 
 
-def _top(profile: Profile) -> str:
+def _top_table(profile: Profile) -> str:
     counts, piece = profile["kernels"], _work_unit(profile)
     rows = [
         f'<tr><th><span class="mono">{text(_shorten_name(top["name"]))}</span></th>'

@@ -48,14 +48,14 @@ class RunData:
         values = (row[name] for row in reversed(self.stats) if is_number(row.get(name)))
         return next(values, None)
 
-    def domain(self, domain: str) -> str:
+    def domain_name(self, domain: str) -> str:
         """Return the name of domain "a" or "b"; the capital letter if it has no name."""
         return str(as_mapping(as_mapping(self.run_json.get("data")).get(domain)).get("name") or domain.upper())
 
     def domain_names(self, direction: str) -> tuple[str, str]:
         """Return the names of the source and target domains of direction "a2b", "b2a" or "b2b"."""
         source, target = direction[0] if direction in ("b2a", "b2b") else "a", "a" if direction == "b2a" else "b"
-        return self.domain(source), self.domain(target)
+        return self.domain_name(source), self.domain_name(target)
 
 
 def read_run_data(folder: Path) -> RunData:

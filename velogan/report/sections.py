@@ -76,7 +76,7 @@ def warnings(run: RunData) -> str:
 def _about(run: RunData) -> str:
     seconds, machine = run.last_value("seconds"), as_mapping(run.run_json.get("machine"))
     counts = [
-        f"{count['train']:,} {run.domain(domain)}"
+        f"{count['train']:,} {run.domain_name(domain)}"
         for domain in "ab"
         if is_number((count := as_mapping(as_mapping(run.run_json.get("data")).get(domain))).get("train"))
     ]
@@ -127,15 +127,15 @@ def results(runs: list[RunData]) -> str:
 def _score_table(run: RunData) -> str:
     """Return a table of all scores by checkpoint and weights, with intervals, the unchanged input and real images."""
     columns, rows = scores.group_scores(run.scores)
-    same_best = ["= last"] if run.protocol.get("best") == scores.SAME_AS_LAST else []
-    titles = ["", "", *map(scores.column_title, columns), *(["best"] if same_best else [])]
+    last_is_best = ["= last"] if run.protocol.get("best") == scores.SAME_AS_LAST else []
+    titles = ["", "", *map(scores.column_title, columns), *(["best"] if last_is_best else [])]
     titles += ["unchanged input", "real against real"]
     lines = []
     for row in rows:
         direction = row.first.get("direction")
         domains = ARROW.join(run.domain_names(direction)) if direction in ("a2b", "b2a") else ""
         first = ", ".join(filter(None, [domains, scores.split_note(row.first)]))
-        cells = [_value(row.by_column.get(column)) for column in columns] + same_best
+        cells = [_value(row.by_column.get(column)) for column in columns] + last_is_best
         real, baseline = (
             text(scores.format_value(row.first, row.first.get(key))) if is_number(row.first.get(key)) else "–"
             for key in ("real", "baseline")

@@ -17,7 +17,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from velogan.files import __version__
 from velogan.serve import pictures
 from velogan.serve.access import Guard
-from velogan.serve.schema import Health, ServerInfo, Translated, TranslateForm
+from velogan.serve.schema import Health, ServerInfo, TranslateForm, TranslateResponse
 from velogan.serve.service import TranslationService
 
 MultiPartParser.spool_max_size = 2**62  # an upload is never a temporary file: the guard bounds its size in memory
@@ -75,12 +75,12 @@ async def about(service: Service) -> ServerInfo:
 @router.post(
     "/api/translate",
     summary="Translate a picture",
-    response_model=Translated,
+    response_model=TranslateResponse,
     responses={200: {"content": {"image/*": {}}, "description": "With answer=picture: the translated file."}},
 )
 async def translate(
     request: Request, service: Service, form: Annotated[TranslateForm, File()]
-) -> Response | Translated:
+) -> Response | TranslateResponse:
     """Translate the uploaded picture; stop if the client disconnects."""
     task = asyncio.create_task(service.translate(form, await form.picture.read()))
     try:

@@ -42,7 +42,7 @@ class UncertaintyInfo(BaseModel):
     highest: Patch = Field(description="The most uncertain square and its mean.")
 
 
-class Translated(BaseModel):
+class TranslateResponse(BaseModel):
     """A translated picture."""
 
     name: str = Field(description="The upload's name, with the suffix of the format.")

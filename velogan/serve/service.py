@@ -14,7 +14,7 @@ from fastapi import HTTPException
 
 from velogan.data.pictures.images import Picture, choose_suffix, detect_suffix, encode
 from velogan.serve import pictures
-from velogan.serve.schema import Preview, Translated, TranslateForm, UncertaintyInfo
+from velogan.serve.schema import Preview, TranslateForm, TranslateResponse, UncertaintyInfo
 from velogan.translate.large import plan_tiles
 from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, translate_pictures
@@ -72,7 +72,7 @@ class TranslationService:
             dtype = np.dtype(model.input.dtype)
             translate_pictures(model, [Picture(np.zeros((64, 64, model.input.channels), dtype))], None)
 
-    async def translate(self, form: TranslateForm, upload: bytes) -> Translated:
+    async def translate(self, form: TranslateForm, upload: bytes) -> TranslateResponse:
         """Translate the file `upload` after those before it in the queue. Raises HTTPException if it cannot.
 
         If the caller is cancelled, the work leaves the queue, or stops before its next tile.
@@ -96,7 +96,7 @@ class TranslationService:
 
     def _translate(
         self, form: TranslateForm, direction: Direction, upload: bytes, raise_if_cancelled: Callable[[], None]
-    ) -> Translated:
+    ) -> TranslateResponse:
         started, model = time.monotonic(), self.models[direction]
         source = pictures.decode_upload(upload, self.limits.pixels, pages_are_channels=model.pages_are_channels)
         try:
@@ -120,7 +120,7 @@ class TranslationService:
                 after=pictures.preview_data_url(result, output_format(model, source)),
                 uncertainty=pictures.overlay_data_url(uncertainty.map) if uncertainty else None,
             )
-        return Translated(
+        return TranslateResponse(
             name=pictures.result_name(form.picture.filename or "", suffix),
             direction=direction,
             width=result.pixels.shape[1],

@@ -109,11 +109,11 @@ def load_state(folder: Path) -> tuple[Any, dict[str, Any]]:
         try:
             state = _decode_tree(json.loads(file.metadata()["tree"]), file.get_tensor)
         except (*_PARSE_ERRORS, SafetensorError) as error:
-            raise ValueError(f"{path} contains no training state ({_short(error)})") from error
+            raise ValueError(f"{path} contains no training state ({_shorten(error)})") from error
     try:
         clock = _read_json(folder / "clock.json")
     except _PARSE_ERRORS as error:
-        raise ValueError(f"{folder / 'clock.json'} contains no times of a training run ({_short(error)})") from error
+        raise ValueError(f"{folder / 'clock.json'} contains no times of a training run ({_shorten(error)})") from error
     return state, clock
 
 
@@ -285,7 +285,7 @@ def _open(file: Path) -> Any:
             raise OSError("there is no such file")
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file} cannot be read as safetensors: {_short(error)}") from error
+        raise ValueError(f"{file} cannot be read as safetensors: {_shorten(error)}") from error
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -299,12 +299,13 @@ def _read_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def _short(error: Exception) -> str:
+def _shorten(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:200]}" if isinstance(error, KeyError) else str(error)[:200]
 
 
 def _encode(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bytes:
-    return save({k: _plain(v) for k, v in tensors.items()}, {"velogan": json.dumps(header, sort_keys=True)})
+    plain = {name: _plain(tensor) for name, tensor in tensors.items()}
+    return save(plain, {"velogan": json.dumps(header, sort_keys=True)})
 
 
 def _plain(tensor: Tensor) -> Tensor:

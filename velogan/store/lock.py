@@ -20,7 +20,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = open(folder / ".lock", "a+b", buffering=0)
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        raise _unwritable_error(folder, error) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -31,11 +31,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
             holder = _describe_holder(file.read().decode(errors="replace"))
             raise ValueError(f"--out {folder} is in use by {holder}: wait for it, or name another folder") from None
         except OSError as error:
-            raise _unwritable(folder, error) from error
+            raise _unwritable_error(folder, error) from error
         yield
 
 
-def _unwritable(folder: Path, error: OSError) -> OSError:
+def _unwritable_error(folder: Path, error: OSError) -> OSError:
     text = (
         f"{error.strerror}: this folder (--out) cannot be written; free some space, make it writable, or "
         "name another folder"

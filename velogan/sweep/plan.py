@@ -45,7 +45,7 @@ class Trial:
     config: Config
 
     @property
-    def setting(self) -> str:
+    def setting_name(self) -> str:
         """The name without the seed; "base" if nothing is varied."""
         return self.name.rpartition(",")[0] or "base"
 

@@ -200,7 +200,7 @@ def summarize(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
     trials = [
         {
             "name": trial.name,
-            "setting": trial.setting,
+            "setting": trial.setting_name,
             "settings": dict(trial.settings),
             "seed": trial.seed,
             "status": state.status,

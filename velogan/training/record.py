@@ -15,7 +15,7 @@ from velogan.data.sets.pair import Data
 from velogan.data.sets.sources import DomainSource
 from velogan.engine.config import EngineConfig
 from velogan.files import __version__
-from velogan.observe.machine import machine
+from velogan.observe.machine import describe_machine
 from velogan.types import Decision
 
 
@@ -43,7 +43,7 @@ def add_engine(
     device: torch.device,
 ) -> dict[str, Any]:
     """Return the record with new engine settings, in effect from `images` seen on; `reason`: why they changed."""
-    current = {"machine": machine(device), "decisions": [asdict(decision) for decision in decisions]}
+    current = {"machine": describe_machine(device), "decisions": [asdict(decision) for decision in decisions]}
     entry = {"from_images": images, "reason": reason, "engine": engine.model_dump(mode="json"), **current}
     return {**record, **current, "engines": [*record.get("engines", []), entry]}
 

@@ -154,7 +154,7 @@ def find_sources(config: DataConfig, *, progress: Progress | None = None) -> Sou
     Raises ValueError, with field, folder and hint, if a folder is missing or empty, or if `data.group` matches nothing
     or yields one group.
     """
-    sources = _find(config, progress)
+    sources = _find_domains(config, progress)
     for source in (sources.a, sources.b):
         _check_names(source, config)
     if config.validation and min(len(source.train.names) for source in (sources.a, sources.b)) >= MIN_TO_HOLD_OUT:
@@ -233,7 +233,7 @@ def _choose_groups(keys: Sequence[tuple[bool, str]], max_pictures: int) -> set[i
     return chosen
 
 
-def _find(config: DataConfig, progress: Progress | None) -> Sources:
+def _find_domains(config: DataConfig, progress: Progress | None) -> Sources:
     if len(config.path) == 2:
         return _find_in_two_folders(config, progress)
     if config.path[0] == BUILT_IN:

@@ -23,13 +23,13 @@ SLOW_LAUNCH_US, LONG_DELAY_US = 50.0, 100.0
 Table = dict[str, Any]
 
 
-def row(count: float, microseconds: float, *, of: tuple[float, float], window: float) -> Table:
-    """Return a count and a time with their shares: of the total count and time `of`, and of the profiled time."""
+def row(count: float, microseconds: float, *, totals: tuple[float, float], window: float) -> Table:
+    """Return a count and a time with their shares: of the count and time `totals`, and of the profiled time."""
     return {
         "count": count,
         "microseconds": round(microseconds, 3),
-        "share_of_count": _share(count, of[0]),
-        "share_of_time": _share(microseconds, of[1]),
+        "share_of_count": _share(count, totals[0]),
+        "share_of_time": _share(microseconds, totals[1]),
         "share_of_window": _share(microseconds, window),
     }
 
@@ -46,9 +46,9 @@ def temporal(timeline: Timeline) -> Table:
     gaps = gaps_between(busy, timeline.window)
     compute_us, busy_us, total = _total(compute_spans), _total(busy), (len(work), window)
     return {
-        "compute": row(len(computations), compute_us, of=total, window=window),
-        "non_compute": row(len(work) - len(computations), busy_us - compute_us, of=total, window=window),
-        "idle": row(len(gaps), window - busy_us, of=(len(gaps), window), window=window),
+        "compute": row(len(computations), compute_us, totals=total, window=window),
+        "non_compute": row(len(work) - len(computations), busy_us - compute_us, totals=total, window=window),
+        "idle": row(len(gaps), window - busy_us, totals=(len(gaps), window), window=window),
         "of": {"count": len(work), "microseconds": round(window, 3), "steps": len(timeline.steps)},
     }
 
@@ -65,10 +65,10 @@ def idle(timeline: Timeline) -> Table:
     gaps: dict[str, list[float]] = {"host_wait": [], "kernel_wait": [], "other": []}
     for start, end in gaps_between(busy, timeline.window):
         gaps[_reason(starts.get(end), start, end)].append(end - start)
-    of = (sum(map(len, gaps.values())), sum(map(sum, gaps.values())))
+    totals = (sum(map(len, gaps.values())), sum(map(sum, gaps.values())))
     window = _length(timeline.window)
-    rows = {reason: row(len(gaps_us), sum(gaps_us), of=of, window=window) for reason, gaps_us in gaps.items()}
-    return rows | {"of": {"count": of[0], "microseconds": round(of[1], 3)}}
+    rows = {reason: row(len(gaps_us), sum(gaps_us), totals=totals, window=window) for reason, gaps_us in gaps.items()}
+    return rows | {"of": {"count": totals[0], "microseconds": round(totals[1], 3)}}
 
 
 def _reason(following: Activity | None, start: float, end: float) -> str:
@@ -83,10 +83,10 @@ def kernels(timeline: Timeline, *, top: int = 15) -> Table:
     Shares are of all kernels and of the sum of their durations.
     """
     work, window = timeline.work, _length(timeline.window)
-    of = (len(work), _duration(work))
+    totals = (len(work), _duration(work))
 
     def row_of(activities: Sequence[Activity]) -> Table:
-        return row(len(activities), _duration(activities), of=of, window=window)
+        return row(len(activities), _duration(activities), totals=totals, window=window)
 
     memory = [activity for activity in work if activity.kind == "memory"]
     by_name = _group_by(work, lambda activity: (activity.name, activity.group))
@@ -96,7 +96,7 @@ def kernels(timeline: Timeline, *, top: int = 15) -> Table:
         "by_memory_kind": {name: row_of(same) for name, same in sorted(_group_by(memory, _memory_kind).items())},
         "by_group": {group: row_of([a for a in work if a.group == group]) for group in GROUPS},
         "top": [{"name": a.name, "group": a.group, "kind": a.kind} | row_of([a, *others]) for a, *others in longest],
-        "of": {"count": of[0], "microseconds": round(of[1], 3), "names": len(by_name)},
+        "of": {"count": totals[0], "microseconds": round(totals[1], 3), "names": len(by_name)},
     }
 
 
@@ -124,15 +124,15 @@ def launches(timeline: Timeline) -> Table:
     slow = [duration for duration in calls.values() if duration > SLOW_LAUNCH_US]
     delays = _delays(launched)
     long = [delay for delay in delays if delay > LONG_DELAY_US]
-    of = {
+    totals = {
         name: (len(durations), sum(durations))
         for name, durations in (("kernels", times), ("launches", calls.values()), ("delays", delays))
     }
     return {
-        "short": row(len(short), sum(short), of=of["kernels"], window=window),
-        "slow": row(len(slow), sum(slow), of=of["launches"], window=window),
-        "delayed": row(len(long), sum(long), of=of["delays"], window=window) | {"share_of_window": None},
-        "of": {name: {"count": count, "microseconds": round(time, 3)} for name, (count, time) in of.items()},
+        "short": row(len(short), sum(short), totals=totals["kernels"], window=window),
+        "slow": row(len(slow), sum(slow), totals=totals["launches"], window=window),
+        "delayed": row(len(long), sum(long), totals=totals["delays"], window=window) | {"share_of_window": None},
+        "of": {name: {"count": count, "microseconds": round(time, 3)} for name, (count, time) in totals.items()},
         "delays": histogram(delays),
         "shorter": histogram(short),
     }
