@@ -45,7 +45,7 @@ def test_input_is_blue_first_minus_the_mean() -> None:
     picture = torch.full((1, 3, 227, 227), -1.0)
     picture[:, 2] = 1.0
     outputs: list[Tensor] = []
-    net.conv1.register_forward_hook(lambda layer, inputs, output: outputs.append(output))
+    net.conv1.register_forward_hook(lambda *call: outputs.append(call[-1]))
     net(picture)
     assert outputs[0].shape == (1, 96, 111, 111)
     assert outputs[0].mean().item() == pytest.approx(255 - 104, abs=1e-3)
