@@ -98,7 +98,7 @@ class ArchitectureRecorder:
     def start(self, images: int) -> None:
         """Start at `images` seen. Later lines are removed, since those images are processed again."""
         rows = [row for row in read_architecture(self._history.parent) if row["images"] <= images]
-        write_text(self._history, "".join(map(_line, rows)))
+        write_text(self._history, "".join(map(_format_line, rows)))
         self._last = rows[-1]["images"] if rows else -1
         self.write(images)
 
@@ -107,13 +107,13 @@ class ArchitectureRecorder:
         if self._last < images:  # the end of a run may coincide with an interval
             self._last = images
             with open(self._history, "ab") as file:
-                file.write(_line({"images": images, "shares": _rounded(self._shares())}).encode())
+                file.write(_format_line({"images": images, "shares": _round_shares(self._shares())}).encode())
         genotype = self._genotype()
         provenance = {**genotype.provenance, "images": images, **self._provenance}
         write_text(self._genotype_file, genotype.model_copy(update={"provenance": provenance}).to_json())
 
 
-def _rounded(shares: Shares) -> dict[str, dict[str, dict[str, float]]]:
+def _round_shares(shares: Shares) -> dict[str, dict[str, dict[str, float]]]:
     return {
         network: {
             name: {operation: round(share, 6) for operation, share in mixture.items()}
@@ -123,5 +123,5 @@ def _rounded(shares: Shares) -> dict[str, dict[str, dict[str, float]]]:
     }
 
 
-def _line(row: HistoryEntry) -> str:
+def _format_line(row: HistoryEntry) -> str:
     return json.dumps(row) + "\n"
