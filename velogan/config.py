@@ -210,7 +210,7 @@ class Config(BaseModel):
                 override = last_operations if last_operations != operations[first] else None
                 sections[f"{section}_b"] = {"network": None, "space": None, "operations": override}
         blocks = [count_blocks(genotype.generators[direction], genotype.space) for direction in (first, last)]
-        hidden = hidden or genotype.hidden or self.generator.encoding
+        hidden = hidden or genotype.hidden or self.generator.encoding_channels
         widths = [hidden[first], hidden[last]] if isinstance(hidden, Mapping) else [hidden]
         sections["generator"] |= {"blocks": blocks[0], **RESNET_ONLY_DEFAULTS}
         if "discriminator" in sections:

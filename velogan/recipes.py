@@ -182,7 +182,7 @@ def to_search(config: Config, *, inner: str | None = None) -> Config:
         return config.change(method={} if inner is None else {"inner": inner})
     generator, discriminator = config.generator, config.discriminator
     wrapped = config.method.model_dump() if inner in (None, config.method.kind) else inner
-    hidden = generator.encoding if generator.has_stages else 4 * generator.channels
+    hidden = generator.encoding_channels if generator.has_stages else 4 * generator.channels
     cells = {"network": "cells", "operations": (), **RESNET_ONLY_DEFAULTS, "channels": max(hidden // 4, 4)}
     heads = {} if "projected" in discriminator.network else {"network": "cells", "operations": (), "antialias": False}
     return config.change(

@@ -59,7 +59,7 @@ def test_a_genotype_is_an_ordinary_configuration(genotype: Path, capsys: pytest.
     assert "asymmetry: b2a has" in table
     assert f"for one image of {config.data.crop_size}x{config.data.crop_size}" in table
     as_wide, _ = _configured(capsys, "--genotype", genotype)
-    assert as_wide.generator.channels == Config().generator.encoding == 256
+    assert as_wide.generator.channels == Config().generator.encoding_channels == 256
     matched, _ = _configured(capsys, "--genotype", genotype, "--match-size", "C4")
     assert matched.generator.channels > 16
 
@@ -147,7 +147,7 @@ def test_a_search_has_the_preset_s_networks_as_cells():
         config = configure_search(Search.parse(argv, prog="velogan search", description=""))
         before = RECIPES[preset]()
         assert config.generator.network == "cells"
-        assert config.generator.encoding == max(before.generator.encoding // 4, 4)
+        assert config.generator.encoding_channels == max(before.generator.encoding_channels // 4, 4)
         assert config.generator.blocks == before.generator.blocks
         assert config.generator.space == "code"
         assert config.schedule.kind == "constant"

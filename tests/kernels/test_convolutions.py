@@ -19,7 +19,7 @@ from velogan.kernels.fp32_gemm import load_fp32_gemm
 from velogan.kernels.fused import training_speedup
 from velogan.kernels.native import load_kernels
 from velogan.kernels.precision import measure_speedup
-from velogan.kernels.winograd import WinogradConvolution, fits_winograd
+from velogan.kernels.winograd import WinogradTrainingConv, fits_winograd
 
 LAYERS: dict[Callable[[nn.Module], bool], tuple[list[nn.Module], list[nn.Module]]] = {
     fits_winograd: (
@@ -48,7 +48,7 @@ def test_float32_uses_the_library(gemm: Bf16Gemm) -> None:
     x, image = torch.randn(1, 64, 8, 8), torch.randn(1, 3, 16, 16)
     conv, strided = nn.Conv2d(64, 64, 3, bias=False), nn.Conv2d(64, 64, 3, stride=2, padding=1, bias=False)
     weight = torch.randn(64, 3, 7, 7)
-    winograd = WinogradConvolution(conv, gemm)
+    winograd = WinogradTrainingConv(conv, gemm)
     assert torch.equal(winograd(x), conv(x))
     assert torch.equal(ConvWeightGrad(strided, gemm)(x), strided(x))
     assert torch.equal(few_channel_conv2d(image, weight, None, gemm), few_channel_conv2d(image, weight, None))

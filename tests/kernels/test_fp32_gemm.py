@@ -14,7 +14,7 @@ from velogan.kernels.fp32_gemm import Fp32Gemm, load_fp32_gemm
 from velogan.kernels.fused import Fused
 from velogan.kernels.isa import ISA_LEVELS, LEVEL_VARIABLE, supported_levels
 from velogan.kernels.norms import NormKernels
-from velogan.kernels.winograd import WinogradConvolution
+from velogan.kernels.winograd import WinogradTrainingConv
 from velogan.networks.generators import GeneratorConfig, build_generator
 
 
@@ -53,7 +53,7 @@ def _check(fast: Callable[[Tensor], Tensor], conv: nn.Module, x: Tensor, *, tole
 )
 def test_winograd_equals_the_convolution(gemm: Fp32Gemm, n: int, c: int, o: int, h: int, w: int) -> None:
     conv = nn.Conv2d(c, o, 3, bias=False)
-    _check(WinogradConvolution(conv, gemm), conv, _images(n, c, h, w), tolerance=1e-5)
+    _check(WinogradTrainingConv(conv, gemm), conv, _images(n, c, h, w), tolerance=1e-5)
 
 
 CONVOLUTIONS = {

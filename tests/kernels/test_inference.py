@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from velogan.kernels import inference
 from velogan.kernels.inference import Accelerator
 from velogan.kernels.isa import supported_levels
-from velogan.kernels.winograd import WinogradConv2d
+from velogan.kernels.winograd import WinogradInferenceConv
 from velogan.networks.generators import GeneratorConfig, build_generator
 
 CPU = torch.device("cpu")
@@ -71,7 +71,7 @@ def test_measurements_decide(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(inference, "Fused", lambda net, _, networks=networks: networks.append(net) or net)
         accelerate = _accelerator(folder, monkeypatch, precision=precision, winograd=winograd)
         accelerate(net, rounded=True)
-        assert sum(isinstance(layer, WinogradConv2d) for layer in networks[0].modules()) == count
+        assert sum(isinstance(layer, WinogradInferenceConv) for layer in networks[0].modules()) == count
         assert accelerate.dtype(rounded=True) == dtype
         assert accelerate.dtype(rounded=False) == torch.float32
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.fused import Fused
 from velogan.kernels.norms import NormKernels
-from velogan.kernels.winograd import KERNELS, WinogradConv2d, WinogradConvolution, fits_winograd
+from velogan.kernels.winograd import KERNELS, WinogradInferenceConv, WinogradTrainingConv, fits_winograd
 from velogan.networks.build import NetworkFactory
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.search.supernet import SupernetFactory
@@ -50,7 +50,7 @@ def test_equals_the_convolution_to_rounding(
     conv = _convolution(c, o, kernel, dilation, bias=bias).requires_grad_(False)
     assert fits_winograd(conv)
     x = _images(n, c, h + (kernel - 1) * dilation, w + (kernel - 1) * dilation)
-    result = WinogradConv2d(conv, gemm)(x)
+    result = WinogradInferenceConv(conv, gemm)(x)
     assert result.dtype == torch.bfloat16
     expected = conv(x.float())
     # Three roundings to 8 bits, of values up to four (image) and nine (product) summands.
@@ -76,7 +76,7 @@ def test_gradients_are_as_exact_as_the_library_s(
 ) -> None:
     conv, g = _convolution(c, o, kernel, dilation), _exact_images(n, o, h, w)
     x = _exact_images(n, c, h + (kernel - 1) * dilation, w + (kernel - 1) * dilation)
-    fast, weight = WinogradConvolution(conv, gemm), conv.weight
+    fast, weight = WinogradTrainingConv(conv, gemm), conv.weight
     truth = _gradients(lambda x: F.conv2d(x, weight.double(), dilation=dilation), x.double(), weight, g)
     rounded = [
         value.detach().bfloat16().double() for value in (x, weight, g)
@@ -96,7 +96,7 @@ def test_gradients_are_as_exact_as_the_library_s(
 def test_results_do_not_depend_on_threads_or_neighbours(gemm: Bf16Gemm, kernel: int, dilation: int) -> None:
     conv, reach = _convolution(64, 128, kernel, dilation), (kernel - 1) * dilation
     x, g = _images(2, 64, 68 + reach, 19 + reach), _images(2, 128, 68, 19)
-    fast = WinogradConvolution(conv, gemm)
+    fast = WinogradTrainingConv(conv, gemm)
     single_thread = _gradients(fast, x, conv.weight, g)
     torch.set_num_threads(2)
     assert all(torch.equal(a, b) for a, b in zip(single_thread, _gradients(fast, x, conv.weight, g)))
@@ -108,11 +108,11 @@ def test_results_do_not_depend_on_threads_or_neighbours(gemm: Bf16Gemm, kernel: 
 
 def test_adds_and_trains_a_bias(gemm: Bf16Gemm) -> None:
     conv, x = _convolution(64, 32, 5, bias=True), _images(2, 64, 20, 20)
-    fast = WinogradConvolution(conv, gemm, has_bias=True)
+    fast = WinogradTrainingConv(conv, gemm, has_bias=True)
     weights = list(conv.parameters())
     out, exact = fast(x).float(), conv(x.float())
     assert (out - exact).norm() < 0.01 * exact.norm()
-    assert (out - WinogradConvolution(conv, gemm)(x)).norm() > 0.01 * exact.norm()
+    assert (out - WinogradTrainingConv(conv, gemm)(x)).norm() > 0.01 * exact.norm()
     for actual, expected in zip(*(torch.autograd.grad(value.square().mean(), weights) for value in (out, exact))):
         assert (actual - expected).norm() < 0.01 * expected.norm()
 
@@ -122,7 +122,7 @@ def test_transforms_weights_once_per_step(gemm: Bf16Gemm, monkeypatch: pytest.Mo
     transforms: list[object] = []
     transform = gemm.winograd_weights
     monkeypatch.setattr(gemm, "winograd_weights", lambda weight: transforms.append(weight) or transform(weight))
-    fast, adam = WinogradConvolution(conv, gemm), torch.optim.Adam(conv.parameters(), lr=0.1, fused=True)
+    fast, adam = WinogradTrainingConv(conv, gemm), torch.optim.Adam(conv.parameters(), lr=0.1, fused=True)
     before = fast(x)
     assert torch.equal(fast(x), before)
     assert len(transforms) == 1

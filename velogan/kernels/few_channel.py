@@ -50,9 +50,9 @@ class _FewChannelConv(torch.autograd.Function):
         x = to_channels_last(x)
         ctx.save_for_backward(x, weight)
         ctx.gemm = gemm
-        if gemm is not None and _to_image(weight):
+        if gemm is not None and _outputs_image(weight):
             return gemm.few_channel_convolve(x, weight, None if bias is None else bias.float())
-        if _to_image(weight) and x.dtype == torch.float32:
+        if _outputs_image(weight) and x.dtype == torch.float32:
             return _convolve_rows(x, weight, bias)
         return F.conv2d(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
@@ -63,15 +63,15 @@ class _FewChannelConv(torch.autograd.Function):
         g, dx, dweight, dbias = to_channels_last(grads[0]), None, None, None
         mirrored, reach = weight.flip(2, 3).transpose(0, 1), weight.shape[2] - 1
         if ctx.needs_input_grad[0]:
-            if ctx.gemm and _to_image(mirrored):
+            if ctx.gemm and _outputs_image(mirrored):
                 dx = ctx.gemm.few_channel_convolve(g, mirrored, pad=reach)
-            elif _to_image(mirrored) and g.dtype == torch.float32:
+            elif _outputs_image(mirrored) and g.dtype == torch.float32:
                 dx = _convolve_rows(g, mirrored, pad=reach)
             else:
                 dx = F.conv2d(g, mirrored.to(g.dtype), padding=reach)
         if ctx.needs_input_grad[1]:
             gradient = ctx.gemm.few_channel_gradient if ctx.gemm else _library_gradient
-            if _to_image(weight):
+            if _outputs_image(weight):
                 dweight = gradient(x, g, kernel=reach + 1, pad=reach).permute(2, 3, 0, 1).flip(2, 3)
             else:
                 dweight = gradient(g, x, kernel=reach + 1, pad=0).permute(3, 2, 0, 1)
@@ -80,7 +80,7 @@ class _FewChannelConv(torch.autograd.Function):
         return dx, dweight, dbias, None
 
 
-def _to_image(weight: Tensor) -> bool:
+def _outputs_image(weight: Tensor) -> bool:
     return weight.shape[0] < weight.shape[1]
 
 

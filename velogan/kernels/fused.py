@@ -27,14 +27,14 @@ from velogan.kernels.plan import (
     Opaque,
     Plan,
     PlannedNetwork,
-    PlannedStep,
     PlanState,
     PlanStep,
-    apply,
+    TokenStep,
+    as_step,
     tokens,
 )
 from velogan.kernels.precision import measure_speedup
-from velogan.kernels.winograd import WinogradConvolution, fits_winograd, winograd_convolution
+from velogan.kernels.winograd import WinogradTrainingConv, fits_winograd, winograd_convolution
 from velogan.types import forward_kind_of
 
 NativeGemm = Bf16Gemm | Fp32Gemm
@@ -87,37 +87,37 @@ class _Planner:
         while self._remaining:
             layer = self._remaining.pop(0)
             steps = (rule(layer) for rule in rules)
-            plan.append(next(filter(None, steps), (layer, apply(layer))))
+            plan.append(next(filter(None, steps), (layer, as_step(layer))))
         return plan
 
-    def _mark(self, layer: nn.Module) -> PlannedStep | None:
+    def _mark(self, layer: nn.Module) -> TokenStep | None:
         return (layer, MARK_STEPS[layer]) if layer in MARK_STEPS and layer is not RESIDUAL_END else None
 
-    def _convolution(self, layer: nn.Module) -> PlannedStep | None:
+    def _convolution(self, layer: nn.Module) -> TokenStep | None:
         if not isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)) or layer.padding_mode != "zeros":
             return None  # other modes pad in a separate operation
         norm_cancels_bias = bool(self._remaining) and _is_plain_norm(self._remaining[0])
         has_bias = layer.bias is not None and not norm_cancels_bias
         if self._kernels.on_gpu:
-            return layer, apply(_library_convolution(layer, has_bias=has_bias))
-        return layer, apply(_cpu_convolution(layer, self._gemm, has_bias=has_bias))
+            return layer, as_step(_library_convolution(layer, has_bias=has_bias))
+        return layer, as_step(_cpu_convolution(layer, self._gemm, has_bias=has_bias))
 
-    def _mixture(self, layer: nn.Module) -> PlannedStep | None:
+    def _mixture(self, layer: nn.Module) -> TokenStep | None:
         gemm = self._gemm
         is_mixture = isinstance(layer, Opaque) and forward_kind_of(layer.wrapped[0]) == "mixture"
         if not is_mixture or not isinstance(gemm, Bf16Gemm):
             return None
-        return layer, apply(partial(layer, convolve=partial(winograd_convolution, gemm=gemm)))
+        return layer, as_step(partial(layer, convolve=partial(winograd_convolution, gemm=gemm)))
 
-    def _norm(self, layer: nn.Module) -> PlannedStep | None:
+    def _norm(self, layer: nn.Module) -> TokenStep | None:
         if not _is_plain_norm(layer):
             return None
         token = RESIDUAL_END if self._remaining[:1] == [RESIDUAL_END] else layer
         return token, self._consume_epilogue(partial(self._kernels.norm, eps=getattr(layer, "eps", 1e-5)))
 
-    def _epilogue(self, layer: nn.Module) -> PlannedStep | None:
+    def _epilogue(self, layer: nn.Module) -> TokenStep | None:
         is_padded_activation = _is_activation(layer) and self._padding_index() is not None
-        if layer is not RESIDUAL_END and not _is_even_padding(layer) and not is_padded_activation:
+        if layer is not RESIDUAL_END and not _is_uniform_padding(layer) and not is_padded_activation:
             return None
         self._remaining.insert(0, layer)
         return layer, self._consume_epilogue(self._kernels.plain)
@@ -141,7 +141,7 @@ class _Planner:
     def _padding_index(self) -> int | None:
         """Return the index of an even padding that comes next, perhaps after the start of a residual branch."""
         index = int(self._remaining[:1] == [RESIDUAL_START])
-        return index if len(self._remaining) > index and _is_even_padding(self._remaining[index]) else None
+        return index if len(self._remaining) > index and _is_uniform_padding(self._remaining[index]) else None
 
 
 def _is_plain_norm(layer: nn.Module) -> bool:
@@ -152,7 +152,7 @@ def _is_activation(layer: nn.Module) -> bool:
     return isinstance(layer, (nn.ReLU, nn.LeakyReLU))
 
 
-def _is_even_padding(layer: nn.Module) -> bool:
+def _is_uniform_padding(layer: nn.Module) -> bool:
     return isinstance(layer, nn.ReflectionPad2d) and len(set(layer.padding)) == 1
 
 
@@ -192,7 +192,7 @@ def _native_convolution(
     layer: nn.Module, gemm: NativeGemm, *, has_bias: bool = False
 ) -> Callable[[Tensor], Tensor] | None:
     if fits_winograd(layer) and gemm.supports_winograd(layer.kernel_size[0], layer.dilation[0]):
-        return WinogradConvolution(layer, gemm, has_bias=has_bias)
+        return WinogradTrainingConv(layer, gemm, has_bias=has_bias)
     return ConvWeightGrad(layer, gemm) if not has_bias and fits_conv_weight_grad(layer, gemm.block) else None
 
 

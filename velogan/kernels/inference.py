@@ -19,7 +19,7 @@ from velogan.kernels.few_channel import few_channel_conv2d, is_few_channel_conv
 from velogan.kernels.fused import Fused
 from velogan.kernels.native import load_kernels
 from velogan.kernels.precision import measure_speedup, precision_for
-from velogan.kernels.winograd import WinogradConv2d, fits_winograd
+from velogan.kernels.winograd import WinogradInferenceConv, fits_winograd
 from velogan.types import forward_kind_of
 
 
@@ -72,7 +72,7 @@ class Accelerator:
     def _winograd_if_faster(self, layer: nn.Module, gemm: Bf16Gemm) -> nn.Module | None:
         if not fits_winograd(layer):
             return None
-        winograd = WinogradConv2d(layer, gemm)
+        winograd = WinogradInferenceConv(layer, gemm)
         shape = (*layer.weight.shape, layer.dilation)
         if shape not in self._winograd:
             self._winograd[shape] = _winograd_speedup(layer, winograd) > 1.1

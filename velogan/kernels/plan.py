@@ -65,15 +65,15 @@ def tokens(net: nn.Module) -> Iterator[nn.Module]:
             yield layer
 
 
-PlannedStep = tuple[nn.Module, PlanStep]
+TokenStep = tuple[nn.Module, PlanStep]
 """A step with its token: the layer that it computes, or RESIDUAL_END if it ends a residual branch, too."""
 
-Plan = list[PlannedStep]
+Plan = list[TokenStep]
 
 
 def plain_plan(layers: Iterable[nn.Module]) -> Plan:
     """Return a plan that calls the layers themselves, without fusion."""
-    return [(token, MARK_STEPS.get(token) or apply(token)) for token in layers]
+    return [(token, MARK_STEPS.get(token) or as_step(token)) for token in layers]
 
 
 class PlannedNetwork(nn.Module):
@@ -145,7 +145,7 @@ class _Segment:
         return state.x, state.unpadded
 
 
-def apply(function: Callable[[Tensor], Tensor]) -> PlanStep:
+def as_step(function: Callable[[Tensor], Tensor]) -> PlanStep:
     """Return the step that computes `function`."""
 
     def step(state: PlanState) -> None:

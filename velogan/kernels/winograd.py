@@ -42,7 +42,7 @@ def _geometry(conv: nn.Conv2d) -> dict[str, int]:
     return {"kernel": conv.kernel_size[0], "dilation": conv.dilation[0]}
 
 
-class WinogradConv2d(nn.Module):
+class WinogradInferenceConv(nn.Module):
     """A replacement for `conv` on bfloat16 images, without gradients."""
 
     def __init__(self, conv: nn.Conv2d, gemm: Bf16Gemm):
@@ -58,7 +58,7 @@ class WinogradConv2d(nn.Module):
         )
 
 
-class WinogradConvolution:
+class WinogradTrainingConv:
     """`conv`, with its bias if `has_bias`, by Winograd's algorithm in the precision of `gemm`; no second derivatives.
 
     The weights are those of `conv`. They are transformed once for all forward passes, until the next backward pass:

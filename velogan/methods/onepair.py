@@ -97,7 +97,7 @@ class OnePair(Adversarial):
                 translator = split(generator).translator
             roles[f"T_{source}"] = Role(net=translator, averaged=True)
             if self.adversarial:
-                discriminator, width = spec.discriminators[direction], spec.generators["a2b"].encoding
+                discriminator, width = spec.discriminators[direction], spec.generators["a2b"].encoding_channels
                 roles[f"D_{source}"] = Role(
                     net=factory.encoding_discriminator(discriminator, in_channels=width),
                     header=discriminator_header(discriminator, in_channels=width, network="encoding_discriminator"),
@@ -107,8 +107,8 @@ class OnePair(Adversarial):
         return roles
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> OnePairObjective:
-        height, width = (side // 4 for side in shape)
-        return OnePairObjective(self, encoding=(spec.generators["a2b"].encoding, height, width), batched=batched)
+        (height, width), channels = (side // 4 for side in shape), spec.generators["a2b"].encoding_channels
+        return OnePairObjective(self, encoding=(channels, height, width), batched=batched)
 
     def inference_generators(self, nets: Nets, spec: Spec) -> InferenceGenerators:
         autoencoder = compose(nets["E"], nets["R"])

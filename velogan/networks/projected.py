@@ -37,14 +37,14 @@ class ProjectedDiscriminator(nn.Module):
         self._mix: tuple[nn.Module] = (Mix(self._buffers),)  # in a tuple: not a child
         widths = frozen_features(features, torch.device("meta")).widths
         for number, channels in enumerate(widths):
-            self.register_buffer(f"across_{number}", _random(width, channels))
+            self.register_buffer(f"across_{number}", _random_weight(width, channels))
             if number:
-                self.register_buffer(f"down_{number}", _random(width, width))
-        self.heads = nn.ModuleList(_head(width) for _ in widths)
+                self.register_buffer(f"down_{number}", _random_weight(width, width))
+        self.heads = nn.ModuleList(_build_head(width) for _ in widths)
         self.patch = patch
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        logits = [head(_at_least_two(mixed)) for head, mixed in zip(self.heads, self.mixed(x))]
+        logits = [head(_pad_to_two_pixels(mixed)) for head, mixed in zip(self.heads, self.mixed(x))]
         return (*logits, self.patch(x)) if self.patch is not None else tuple(logits)
 
     def mixed(self, x: Tensor) -> list[Tensor]:
@@ -125,12 +125,12 @@ def _interpolation_matrix(old: int, new: int, device: torch.device) -> Tensor:
     return F.interpolate(torch.eye(old, device=device)[None], size=new, mode="linear")[0]
 
 
-def _random(outputs: int, inputs: int) -> Tensor:
+def _random_weight(outputs: int, inputs: int) -> Tensor:
     """Draw a 1x1 convolution that preserves the variance of its input (He et al. 2015, without the factor for ReLU)."""
     return torch.randn(outputs, inputs, 1, 1) / inputs**0.5
 
 
-def _at_least_two(x: Tensor) -> Tensor:
+def _pad_to_two_pixels(x: Tensor) -> Tensor:
     """Append zeros to sides of one pixel of `x`, `(B, C, h, w)`, as the following convolution's padding would.
 
     On a CPU, torch 2.13's bfloat16 convolutions with stride 2 compute wrong gradients for a side of one pixel.
@@ -139,7 +139,7 @@ def _at_least_two(x: Tensor) -> Tensor:
     return x if min(height, width) > 1 else F.pad(x, (0, int(width == 1), 0, int(height == 1)))
 
 
-def _head(width: int) -> nn.Sequential:
+def _build_head(width: int) -> nn.Sequential:
     """Build a head that halves the sides, rounded up, and returns a logit per position, with spectral norm."""
     head = nn.Sequential(nn.Conv2d(width, width, 3, stride=2, padding=1), nn.LeakyReLU(0.2))
     head.append(nn.Conv2d(width, 1, 3, padding=1))

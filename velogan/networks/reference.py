@@ -48,7 +48,7 @@ class RecognisedNetwork:
     @property
     def description(self) -> str:
         """The network in words: kind, depth, width, norm."""
-        return _description(self.header)
+        return _describe(self.header)
 
 
 def recognise(tensors: Mapping[str, Tensor], *, file: object) -> RecognisedNetwork:
@@ -61,7 +61,7 @@ def recognise(tensors: Mapping[str, Tensor], *, file: object) -> RecognisedNetwo
             "search instead"
         )
     try:
-        header = _header(state)
+        header = _infer_header(state)
     except ValueError as error:
         raise ValueError(
             f"{file} is not a network of the reference implementation: {' '.join(str(error).split())}"
@@ -70,16 +70,14 @@ def recognise(tensors: Mapping[str, Tensor], *, file: object) -> RecognisedNetwo
         described = build_network(header).state_dict()
     for name in [*state, *(name for name in described if name not in state)]:
         if name not in described:
-            raise ValueError(f"{file}: unexpected key {name!r} in a {_description(header)}")
+            raise ValueError(f"{file}: unexpected key {name!r} in a {_describe(header)}")
         if name not in state and name.endswith("num_batches_tracked"):  # older than torch 0.4.1
             state[name] = torch.zeros((), dtype=torch.long)
         elif name not in state:
-            raise ValueError(f"{file}: the key {name!r} is missing for a {_description(header)}")
+            raise ValueError(f"{file}: the key {name!r} is missing for a {_describe(header)}")
         shape, expected = tuple(state[name].shape), tuple(described[name].shape)
         if shape != expected:
-            raise ValueError(
-                f"{file}: the key {name!r} has shape {shape}, not {expected} as in a {_description(header)}"
-            )
+            raise ValueError(f"{file}: the key {name!r} has shape {shape}, not {expected} as in a {_describe(header)}")
     return RecognisedNetwork(header, {name: state[name] for name in described})
 
 
@@ -166,21 +164,21 @@ def _normalize(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return weights
 
 
-def _header(state: Mapping[str, Tensor]) -> dict[str, Any]:
+def _infer_header(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """Infer the header of a network from its first convolution and its names."""
     if _kernel_size(state, "model.1.weight") == (7, 7):
-        return _resnet(state)
+        return _infer_resnet(state)
     if "model.model.0.weight" in state:
-        return _unet(state)
+        return _infer_unet(state)
     if _kernel_size(state, "model.0.weight") == (4, 4):
-        return _patch(state)
+        return _infer_patch(state)
     if _kernel_size(state, "model.0.weight") == (1, 1):
-        return _pixel(state)
+        return _infer_pixel(state)
     first = next(iter(state))
     raise ValueError(f"unexpected key {first[:120]!r} of shape {tuple(state[first].shape)}")
 
 
-def _resnet(state: Mapping[str, Tensor]) -> dict[str, Any]:
+def _infer_resnet(state: Mapping[str, Tensor]) -> dict[str, Any]:
     blocks = {match[1] for name in state if (match := re.match(r"model\.(\d+)\.conv_block\.", name))}
     if zeros := next((name for name in state if re.fullmatch(r"model\.\d+\.conv_block\.0\.weight", name)), None):
         raise ValueError(f"unexpected key {zeros!r}: its blocks have zero padding, not reflection padding")
@@ -191,10 +189,10 @@ def _resnet(state: Mapping[str, Tensor]) -> dict[str, Any]:
         blocks=len(blocks),
         channels=first.shape[0],
         antialias=_SAMPLING.get(frozenset(sampled), "none"),
-        norm=_norm(state, "model.1", "model.2"),
+        norm=_norm_of(state, "model.1", "model.2"),
         dropout=any(name.endswith(".conv_block.6.weight") and value.ndim == 4 for name, value in state.items()),
     )
-    return _generator(config, first.shape[1], last.shape[0])
+    return _generator_header(config, first.shape[1], last.shape[0])
 
 
 _SAMPLING: dict[frozenset[tuple[int, ...]], Any] = {
@@ -204,7 +202,7 @@ _SAMPLING: dict[frozenset[tuple[int, ...]], Any] = {
 }
 
 
-def _unet(state: Mapping[str, Tensor]) -> dict[str, Any]:
+def _infer_unet(state: Mapping[str, Tensor]) -> dict[str, Any]:
     downs = max(name.count(".model.") for name in state)
     if downs not in _UNETS:
         raise ValueError(f"a U-Net of {downs} levels is not supported, only of 7 (unet_128) and 8 (unet_256)")
@@ -213,40 +211,40 @@ def _unet(state: Mapping[str, Tensor]) -> dict[str, Any]:
     if first.ndim != 4 or last is None or last.ndim != 4:
         raise ValueError("the key 'model.model.3.weight' is missing or not a convolution")
     inner = "model.model.1.model"
-    norm = _norm(state, f"{inner}.1", f"{inner}.2")
+    norm = _norm_of(state, f"{inner}.1", f"{inner}.2")
     config = GeneratorConfig.model_validate({"network": _UNETS[downs], "channels": first.shape[0], "norm": norm})
-    return _generator(config, first.shape[1], last.shape[1])
+    return _generator_header(config, first.shape[1], last.shape[1])
 
 
-def _patch(state: Mapping[str, Tensor]) -> dict[str, Any]:
+def _infer_patch(state: Mapping[str, Tensor]) -> dict[str, Any]:
     first = state["model.0.weight"]
     layers = sum(value.ndim == 4 and not name.endswith(_FILTER) for name, value in state.items()) - 2
     fields: dict[str, Any] = {"network": "n_layers", "layers": layers} if layers != 3 else {}
     if f"model.2{_FILTER}" in state:
         fields["antialias"] = True
-        norm = _norm(state, "model.3", "model.4")
+        norm = _norm_of(state, "model.3", "model.4")
     else:
-        norm = _norm(state, "model.2", "model.3")
+        norm = _norm_of(state, "model.2", "model.3")
     config = DiscriminatorConfig.model_validate({"channels": first.shape[0], "norm": norm, **fields})
-    return _discriminator(config, first.shape[1])
+    return _discriminator_header(config, first.shape[1])
 
 
-def _pixel(state: Mapping[str, Tensor]) -> dict[str, Any]:
+def _infer_pixel(state: Mapping[str, Tensor]) -> dict[str, Any]:
     first = state["model.0.weight"]
-    config = DiscriminatorConfig(network="pixel", channels=first.shape[0], norm=_norm(state, "model.2", "model.3"))
-    return _discriminator(config, first.shape[1])
+    config = DiscriminatorConfig(network="pixel", channels=first.shape[0], norm=_norm_of(state, "model.2", "model.3"))
+    return _discriminator_header(config, first.shape[1])
 
 
-def _generator(config: GeneratorConfig, in_channels: int, out_channels: int) -> dict[str, Any]:
+def _generator_header(config: GeneratorConfig, in_channels: int, out_channels: int) -> dict[str, Any]:
     channels = {"in_channels": in_channels, "out_channels": out_channels}
     return {"network": "generator", "config": config.model_dump(mode="json"), **channels}
 
 
-def _discriminator(config: DiscriminatorConfig, in_channels: int) -> dict[str, Any]:
+def _discriminator_header(config: DiscriminatorConfig, in_channels: int) -> dict[str, Any]:
     return {"network": "discriminator", "config": config.model_dump(mode="json"), "in_channels": in_channels}
 
 
-def _norm(state: Mapping[str, Tensor], convolution: str, norm: str) -> Any:
+def _norm_of(state: Mapping[str, Tensor], convolution: str, norm: str) -> Any:
     """Infer the norm after a convolution: batch has running statistics, instance norm leaves the bias in place."""
     if f"{norm}.running_mean" in state:
         return "batch"
@@ -263,7 +261,7 @@ def _last_convolution(state: Mapping[str, Tensor]) -> Tensor:
     return state[numbered[max(n for n, name in numbered.items() if state[name].ndim == 4)]]
 
 
-def _description(header: Mapping[str, Any]) -> str:
+def _describe(header: Mapping[str, Any]) -> str:
     """Describe the network in words."""
     config = header["config"]
     depth = {"resnet": f" of {config.get('blocks')} blocks", "n_layers": f" of {config.get('layers')} layers"}

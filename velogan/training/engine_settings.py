@@ -112,7 +112,7 @@ def _gemm_gain(config: Config, precision: str) -> float:
     gemm, net = load_gemm(precision), config.generator
     if gemm is None:
         return 0.0
-    channels = net.encoding
+    channels = net.encoding_channels
     if channels < gemm.min_useful_channels:
         return 0.0
     if net.has_stages and net.blocks > 0:
