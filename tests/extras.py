@@ -33,13 +33,13 @@ _SCAN = (
 _HEIC = (
     "import PIL.Image, pillow_heif; pillow_heif.from_pillow(PIL.Image.new('RGB', (48, 40))).save('a.heic', quality=90)"
 )
-_FILM = """import av, numpy
-with av.open('a.mp4', 'w') as film:
-    video = film.add_stream('libx264', rate=10)
+_VIDEO = """import av, numpy
+with av.open('a.mp4', 'w') as container:
+    video = container.add_stream('libx264', rate=10)
     video.width = video.height = 32
     for frame in [av.VideoFrame.from_ndarray(numpy.zeros((32, 32, 3), 'uint8'))] * 3:
-        film.mux(video.encode(frame))
-    film.mux(video.encode(None))"""
+        container.mux(video.encode(frame))
+    container.mux(video.encode(None))"""
 _SERVED = """import json, subprocess, sys, urllib.request
 words = [sys.executable, '-m', 'velogan', 'serve', 'run', '--port', '0']
 server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
@@ -66,7 +66,7 @@ RUNS: dict[str, list[str]] = {
     "medical": [f"py {_SCAN}", "velogan translate ranged a.nii out/a.nii"],
     "sweep": [f"velogan sweep {HELD_OUT} --images 1 --vary optimizer.lr=0.001,0.002 --out sweep"],
     "scale": ["velogan translate run in out/scale --workers 1"],
-    "video": [f"py {_FILM}", "velogan translate run a.mp4 out/a.mp4"],
+    "video": [f"py {_VIDEO}", "velogan translate run a.mp4 out/a.mp4"],
     "wandb": [f"velogan train {TINY} --train.logger wandb --images 1 --out wandb-run"],
     "mlflow": [f"velogan train {TINY} --train.logger mlflow --images 1 --out mlflow-run"],
     "heic": [f"py {_HEIC}", "velogan translate run a.heic out/heic.png"],

@@ -86,7 +86,7 @@ def test_translates_files_with_the_options_of_the_command(model: velogan.Model, 
     Image.fromarray(photo).save(tmp_path / "in.png")
     model.translate_files(tmp_path / "in.png", tmp_path / "out", format="tiff", tile=0)
     assert np.array_equal(np.asarray(Image.open(tmp_path / "out/in.tiff")), model.translate(photo))
-    with pytest.raises(ValueError, match=r"smooth=0\.5: input .* is not a film"):
+    with pytest.raises(ValueError, match=r"smooth=0\.5: input .* is not a video"):
         model.translate_files(tmp_path / "in.png", tmp_path / "out.png", smooth=0.5)
 
 

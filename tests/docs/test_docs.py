@@ -96,7 +96,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write(f"horse2zebra/testB/{index}.png")
         write(f"scans/ct/p{index // 2}-{index}.npy", dtype=np.float32, channels=1, most=1000)
         write(f"scans/mr/p{index // 2}-{index}.png", dtype=np.uint16, channels=1, most=4096)
-    write_film(tmp_path / "film.mp4")
+    write_video(tmp_path / "video.mp4")
     reference = tmp_path / "checkpoints" / "horse2zebra"
     reference.mkdir(parents=True)
     nets = {role: build_generator(GeneratorConfig(channels=2, blocks=1)) for role in ("G_A", "G_B")}
@@ -109,14 +109,15 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write_film(file: Path) -> None:
+def write_video(file: Path) -> None:
     """Three frames without sound."""
-    with av.open(str(file), "w") as film:
-        video = film.add_stream("libx264", rate=10)
+    with av.open(str(file), "w") as container:
+        video = container.add_stream("libx264", rate=10)
         video.width, video.height, video.pix_fmt = 48, 32, "yuv420p"
         for level in (0, 100, 200):
-            film.mux(video.encode(av.VideoFrame.from_ndarray(np.full((32, 48, 3), level, np.uint8), format="rgb24")))
-        film.mux(video.encode(None))
+            frame = av.VideoFrame.from_ndarray(np.full((32, 48, 3), level, np.uint8), format="rgb24")
+            container.mux(video.encode(frame))
+        container.mux(video.encode(None))
 
 
 def _shown(document: Path) -> list[str]:
@@ -202,7 +203,7 @@ def pages(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setitem(RECIPES, name, lambda recipe=recipe: recipe)
     for copy in ("game", "games", "streets", "maps/trainA", "maps/trainB", "maps-pairs/A", "maps-pairs/B"):
         shutil.copytree("horse2zebra/trainA", copy)
-    shutil.copy("film.mp4", "drive.mp4")
+    shutil.copy("video.mp4", "drive.mp4")
     sides = {f"horse2zebra/mask{letter}/{index}.png": 40 for letter in "AB" for index in range(22)}
     sides |= {f"games-labels/{index}.png": 40 for index in range(22)}
     for name, side in sides.items():

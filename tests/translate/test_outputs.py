@@ -15,12 +15,12 @@ from velogan.translate.files import translate
 from ..models import in_memory
 
 OTHERS = {".xyz", ".pdf", ".tar", ".json", ".geotiffs", ".geotiffimages"}
-SCANS, FILMS = {".nii", ".dcm", ".nii.gz"}, {".mp4", ".mkv"}
+SCANS, VIDEOS = {".nii", ".dcm", ".nii.gz"}, {".mp4", ".mkv"}
 REFUSED = {
-    "a.png": READABLE_SUFFIXES - SUFFIXES | OTHERS | SCANS | FILMS,
-    "a.nii": READABLE_SUFFIXES | OTHERS | FILMS | {".dcm", ".nii.gz"},
+    "a.png": READABLE_SUFFIXES - SUFFIXES | OTHERS | SCANS | VIDEOS,
+    "a.nii": READABLE_SUFFIXES | OTHERS | VIDEOS | {".dcm", ".nii.gz"},
     "a.mp4": READABLE_SUFFIXES | OTHERS | SCANS,
-    "in": SUFFIXES | FILMS,
+    "in": SUFFIXES | VIDEOS,
 }
 """By input: what an output cannot end in."""
 
@@ -39,14 +39,14 @@ def given(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("name", "suffix"), [(name, one) for name, all_ in REFUSED.items() for one in sorted(all_)])
 def test_rejects_outputs_named_like_another_file(name: str, suffix: str, given: Path) -> None:
     before = sorted(given.rglob("*"))
-    with pytest.raises(ValueError, match=r"is named like a file|is not a film|is of another kind"):
+    with pytest.raises(ValueError, match=r"is named like a file|is not a video|is of another kind"):
         translate(in_memory(), given / name, given / f"res{suffix}")
     assert sorted(given.rglob("*")) == before
 
 
 def test_rejects_an_input_that_is_not_read_whatever_the_output(given: Path) -> None:
     (given / "a.avi").write_bytes(b"RIFF\0\0\0\0AVI LIST")
-    with pytest.raises(ValueError, match=r"a\.avi is not a picture, film or scan"):
+    with pytest.raises(ValueError, match=r"a\.avi is not a picture, video or scan"):
         translate(in_memory(), given / "a.avi", given / "out.avi")
 
 

@@ -407,46 +407,46 @@ def _volume_meaning(folder: Path) -> list[Seen]:
     ]
 
 
-def _film(folder: Path, *, name: str = "a.mp4", form: str = "yuv420p", codec: str = "libx264", **of: Any) -> Any:
-    """A film, its translation, and both open streams' facts."""
+def _video(folder: Path, *, name: str = "a.mp4", form: str = "yuv420p", codec: str = "libx264", **of: Any) -> Any:
+    """A video, its translation, and both open streams' facts."""
     title = of.pop("title", "")
-    with av.open(str(folder / name), "w") as film:
-        film.metadata.update({"title": title, "comment": "mine"})
-        video: Any = film.add_stream(codec, rate=Fraction(25, 2), options=of.pop("options", {}))
+    with av.open(str(folder / name), "w") as container:
+        container.metadata.update({"title": title, "comment": "mine"})
+        video: Any = container.add_stream(codec, rate=Fraction(25, 2), options=of.pop("options", {}))
         video.width, video.height, video.pix_fmt = 48, 32, form
         for key, value in of.items():
             setattr(video.codec_context, key, value)
-        sound: Any = film.add_stream("aac", rate=16000, layout="mono")
+        sound: Any = container.add_stream("aac", rate=16000, layout="mono")
         sound.metadata["language"] = "deu"
         for index in range(4):
             frame = av.VideoFrame.from_ndarray(np.full((32, 48, 3), 40 * index, np.uint8), format="rgb24")
-            film.mux(video.encode(frame.reformat(format=form)))
-        film.mux(video.encode(None))
+            container.mux(video.encode(frame.reformat(format=form)))
+        container.mux(video.encode(None))
         tone = av.AudioFrame.from_ndarray(np.zeros((1, 4096), np.float32), format="fltp", layout="mono")
         tone.sample_rate = 16000
-        film.mux(sound.encode(tone))
-        film.mux(sound.encode(None))
+        container.mux(sound.encode(tone))
+        container.mux(sound.encode(None))
     return _facts(folder / name), _facts(_through(folder, name, (folder / name).read_bytes()))
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    with av.open(str(path)) as film:
-        video, sound = film.streams.video[0], film.streams.audio[0]
+    with av.open(str(path)) as container:
+        video, sound = container.streams.video[0], container.streams.audio[0]
         facts = {key: getattr(video.codec_context, key) for key in ("colorspace", "color_primaries", "color_trc")}
         facts |= {"range": video.codec_context.color_range, "shape": video.sample_aspect_ratio}
         facts |= {
             "rate": video.average_rate,
-            "title": film.metadata.get("title"),
-            "comment": film.metadata.get("comment"),
+            "title": container.metadata.get("title"),
+            "comment": container.metadata.get("comment"),
         }
         facts |= {"language": sound.metadata.get("language"), "form": video.pix_fmt}
-        facts |= {"sound": [bytes(packet) for packet in film.demux(sound)]}
+        facts |= {"sound": [bytes(packet) for packet in container.demux(sound)]}
     return facts
 
 
-def _of_film(*keys: str, meant: dict[str, Any] | None = None, **how: Any) -> Callable[[Path], list[Seen]]:
+def _of_video(*keys: str, meant: dict[str, Any] | None = None, **how: Any) -> Callable[[Path], list[Seen]]:
     def case(folder: Path) -> list[Seen]:
-        given, after = _film(folder, **how)
+        given, after = _video(folder, **how)
         return [(given[key], after[key], (meant or {}).get(key)) for key in keys]
 
     return case
@@ -485,12 +485,12 @@ TABLE: dict[tuple[str, str, str], Callable[[Path], list[Seen]]] = {
     ("NIfTI", "affine, qform, sform, units, times, extensions", "kept"): _volume,
     ("NIfTI", "type, `scl_slope`, `cal_min`, `cal_max`", "converted"): _volume_values,
     ("NIfTI", "intent, `aux_file`, `glmax`", "dropped"): _volume_meaning,
-    ("films", "matrix, range, primaries, transfer of colours", "kept"): _of_film(
+    ("videos", "matrix, range, primaries, transfer of colours", "kept"): _of_video(
         "colorspace", "color_primaries", "color_trc", "range",
         colorspace=9, color_primaries=9, color_trc=16, color_range=2,
     ),
-    ("films", "rate, pixel aspect, title, sound with its language", "kept"): _of_film(
-        "rate", "shape", "title", "sound", "language", title="a film", sample_aspect_ratio=Fraction(4, 3)
+    ("videos", "rate, pixel aspect, title, sound with its language", "kept"): _of_video(
+        "rate", "shape", "title", "sound", "language", title="a video", sample_aspect_ratio=Fraction(4, 3)
     ),
 }  # fmt: skip
 
@@ -503,9 +503,9 @@ def test_tag(kind: str, fact: str, outcome: str, tmp_path: Path) -> None:
         assert (after == before) == (outcome == "kept")
 
 
-def test_reports_interlaced_films(tmp_path: Path) -> None:
+def test_reports_interlaced_videos(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="interlaced"):
-        _film(tmp_path, name="a.mkv", options={"x264-params": "interlaced=1"})
+        _video(tmp_path, name="a.mkv", options={"x264-params": "interlaced=1"})
 
 
 def test_reports_the_extra_that_heic_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

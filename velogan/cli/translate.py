@@ -32,7 +32,7 @@ class Translate(Flags):
     velogan translate apples2oranges apple.png orange.png
     velogan translate runs/zebras zebra.jpg horse.jpg --direction b2a
     velogan translate runs/zebras photos translated --uncertainty
-    velogan translate runs/zebras film.mp4 zebras.mp4 --smooth 0.8
+    velogan translate runs/zebras video.mp4 zebras.mp4 --smooth 0.8
     """
 
     HELP_FLAGS = "model input output direction checkpoint overwrite format tile smooth uncertainty workers json"

@@ -1,4 +1,4 @@
-"""Translate files: a picture, a scan, a film, or a folder with its tree."""
+"""Translate files: a picture, a scan, a video, or a folder with its tree."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from velogan.data.pictures.films import is_film
 from velogan.data.pictures.images import Picture, choose_suffix
+from velogan.data.pictures.videos import is_video
 from velogan.data.sets.prefetch import ordered_map
 from velogan.data.sets.sources import list_images
-from velogan.translate.films import translate_film
 from velogan.translate.jobs import Job, find_jobs
 from velogan.translate.large import plan_tiles
 from velogan.translate.model import Translator
@@ -25,6 +24,7 @@ from velogan.translate.options import TranslateOptions
 from velogan.translate.pictures import output_format, translate_pictures
 from velogan.translate.scans import ScanJob, find_scans, translate_scans
 from velogan.translate.summary import Summary, describe_error, find_stale
+from velogan.translate.videos import translate_video
 from velogan.translate.volumes import needs_volume_context, translate_volumes
 from velogan.types import Progress
 
@@ -43,7 +43,7 @@ def translate(
     *,
     progress: Progress | None = None,
 ) -> Summary:
-    """Translate a picture, a scan or a film, or all pictures and scans below a folder, into `output`.
+    """Translate a picture, a scan or a video, or all pictures and scans below a folder, into `output`.
 
     File names, folder tree and image sizes are kept; so are bit depth, alpha and colour profile. If the format of a
     file cannot hold its result, another one is used and listed in the summary. Each file appears complete or not at
@@ -52,18 +52,18 @@ def translate(
     input: a file or folder; DICOM and NIfTI files stay what they are, see `scans.py`
     output: a folder, or for a single input a file, whose suffix selects the format
     options: see `TranslateOptions`
-    progress: called as `progress(done, total)` from the calling thread; counts files, or the frames of a film
+    progress: called as `progress(done, total)` from the calling thread; counts files, or the frames of a video
 
     If the model takes the pages of a TIFF as slices, they are translated one by one.
     Raises ValueError, with the fix, if the input is missing or empty or would be overwritten, if an option does not fit
     the input, or if two pictures would become the same file.
     """
     input, output = Path(input), Path(output)
-    if is_film(input) and input.is_file():
-        _reject_options_for_pictures(options, str(input), "a film")
-        return translate_film(model, input, output, options, progress=progress)
+    if is_video(input) and input.is_file():
+        _reject_options_for_pictures(options, str(input), "a video")
+        return translate_video(model, input, output, options, progress=progress)
     if options.smooth:
-        raise ValueError(f"smooth={options.smooth}: input {input} is not a film; leave smooth out")
+        raise ValueError(f"smooth={options.smooth}: input {input} is not a video; leave smooth out")
     scans = find_scans(input, output, stacks=model.input.pages == "slices")
     if not scans:
         return translate_jobs(model, find_jobs(input, output, suffix=options.suffix), options, progress=progress)

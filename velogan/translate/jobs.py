@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from velogan.data.pictures.films import SUFFIXES as FILMS
 from velogan.data.pictures.geography import orient_world_file, read_world_file, world_suffix
 from velogan.data.pictures.images import (
     LOSSY,
@@ -21,6 +20,7 @@ from velogan.data.pictures.images import (
     read_picture,
     save_picture,
 )
+from velogan.data.pictures.videos import SUFFIXES as VIDEOS
 from velogan.data.sets.sources import list_images
 from velogan.files import looks_like_file_name, write_text
 
@@ -103,7 +103,7 @@ def find_picture_names(source: Path, target: Path, *, suffix: str | None) -> lis
         raise ValueError(f"output {target} is the input folder itself: name another folder")
     if target.is_file():
         raise ValueError(f"output {target} is a file, but the input is a folder: name a folder")
-    if target.suffix.lower() in (*SUFFIXES, *FILMS) and not target.is_dir():
+    if target.suffix.lower() in (*SUFFIXES, *VIDEOS) and not target.is_dir():
         raise ValueError(f"output {target} is named like a file, but input {source} is a folder: name a folder")
     output_prefix = os.path.realpath(target) + os.sep  # earlier translations, if the output lies within the input
     names = [name for name in list_images(source) if not os.path.realpath(source / name).startswith(output_prefix)]
@@ -144,7 +144,7 @@ def _single_job(source: Path, target: Path, suffix: str | None) -> Job:
     elif looks_like_file_name(target):
         if source.is_file() and not is_picture(source):
             raise ValueError(
-                f"input {source} is not a picture, film or scan that is read: convert it (docs/formats.md)"
+                f"input {source} is not a picture, video or scan that is read: convert it (docs/formats.md)"
             )
         raise ValueError(
             f"output {target} is named like a file, and {target.suffix} is not written for input {source}: name a "

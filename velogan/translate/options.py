@@ -19,7 +19,7 @@ class TranslateOptions:
     overwrite: replace files that exist; otherwise they are skipped
     format: file format of all results (png, tiff, ...); None: each picture keeps its own
     tile: side in pixels of the tiles that large pictures are cut into; None: automatic, 0: no tiles
-    smooth: weight in [0, 1) of the previous output frame if the input is a film; see `films.Smoother`
+    smooth: weight in [0, 1) of the previous output frame if the input is a video; see `videos.Smoother`
     batch_pixels: maximum number of pixels in a batch; None: automatic
     """
 

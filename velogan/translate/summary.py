@@ -17,7 +17,7 @@ class Summary:
     tiled: number of files translated in tiles
     renamed: name and new suffix of each file whose format could not hold the result
     seconds: of the call
-    frames: number of frames if the input is a film, which counts as one file
+    frames: number of frames if the input is a video, which counts as one file
     animated: name and number of frames of each animation, of which only the first was translated
     """
 

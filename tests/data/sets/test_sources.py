@@ -206,7 +206,7 @@ PICTURES = {"a.jfif": "JPEG", "b.jpe": "JPEG", "c.gif": "GIF", "d.pgm": "PPM", "
 PICTURES |= {"f": "PNG", "g.JPG_original": "JPEG", "h.unknown": "BMP"}
 PICTURES |= {"i.avif": "AVIF"} if features.check("avif") else {}
 OTHERS = {
-    "film.mp4": b"\0\0\0\x18ftypmp42",
+    "video.mp4": b"\0\0\0\x18ftypmp42",
     "notes.txt": b"BMI and P3 are words",
     "more.txt": b"P1",
     "raw.dng": b"II*\0" + bytes(100),

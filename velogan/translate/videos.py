@@ -1,4 +1,4 @@
-"""Translate films frame by frame, with less flicker where the input is static."""
+"""Translate videos frame by frame, with less flicker where the input is static."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from velogan.data.pictures.films import SUFFIXES, count_frames, is_film, rewrite_film
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.values import to_channels
+from velogan.data.pictures.videos import SUFFIXES, count_frames, is_video, rewrite_video
 from velogan.files import __version__, atomic_write, looks_like_file_name, require
 from velogan.translate.jobs import escape_unprintable, name_write_errors
 from velogan.translate.large import plan_tiles
@@ -31,7 +31,7 @@ STILL_THRESHOLD = 0.02
 _PATCH = 5  # side in pixels: the mean of a patch is hardly changed by noise
 
 
-def translate_film(
+def translate_video(
     model: Translator,
     source: Path,
     target: Path,
@@ -39,19 +39,19 @@ def translate_film(
     *,
     progress: Progress | None = None,
 ) -> Summary:
-    """Translate one film into `target`, a film or a folder; the summary counts it as one file.
+    """Translate one video into `target`, a video or a folder; the summary counts it as one file.
 
-    `progress(done, total)` counts frames. Raises ValueError, with the fix, if the film would be overwritten, or cannot
+    `progress(done, total)` counts frames. Raises ValueError, with the fix, if the video would be overwritten, or cannot
     be translated at all.
     """
-    require("video", "av", user="a film")
+    require("video", "av", user="a video")
     started_at = time.perf_counter()
     smoother = Smoother(options.smooth)
     name = escape_unprintable(source.name)
-    if target.is_dir() or not is_film(target):
+    if target.is_dir() or not is_video(target):
         if looks_like_file_name(target):
             raise ValueError(
-                f"output {target} is not a film: name a folder, or a file that ends in {', '.join(SUFFIXES)}"
+                f"output {target} is not a video: name a folder, or a file that ends in {', '.join(SUFFIXES)}"
             )
         target = target / source.name
     if os.path.realpath(source) == os.path.realpath(target):
@@ -91,11 +91,11 @@ def _translate(
             if progress:
                 progress(shown, max(total, shown))
         if progress:
-            progress(shown, shown)  # the length that a film states is not exact
+            progress(shown, shown)  # the length that a video states is not exact
 
     comment = f"Synthetic: translated by velogan {__version__}"
     with name_write_errors(target), atomic_write(target) as tmp_path:
-        return rewrite_film(source, tmp_path, change, suffix=target.suffix.lower(), comment=comment)
+        return rewrite_video(source, tmp_path, change, suffix=target.suffix.lower(), comment=comment)
 
 
 def translate_frames(
@@ -108,7 +108,7 @@ def translate_frames(
         return
     height, width = first.shape[:2]
     if output_format(model, Picture(first)).dtype != "uint8":
-        raise ValueError("the run writes values of more than the 8 bits of a film: translate single pictures")
+        raise ValueError("the run writes values of more than the 8 bits of a video: translate single pictures")
     tiles = plan_tiles(model, height, width, tile=options.tile)
     frames = chain([first], frames)
     while batch := list(islice(frames, options.images_per_batch(model.device, tiles, height * width))):

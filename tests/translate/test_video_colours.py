@@ -1,4 +1,4 @@
-"""Films whose colours are coded in every usual way, through a translation that changes nothing.
+"""Videos whose colours are coded in every usual way, through a translation that changes nothing.
 
 Planes are made and read by the formulas of H.273 here, so that no library's conversion is compared with itself.
 """
@@ -57,8 +57,8 @@ def _write(path: Path, codec: str, form: str, matrix: int, span: int) -> None:
     picture = np.repeat(np.array(COLOURS) / 255, SIDE, axis=0)[None].repeat(32, axis=0)
     planes = _coded(picture, matrix, span, bits)
     options = {"qscale": "1"} if codec == "mjpeg" else {"crf": "1"}
-    with av.open(str(path), "w") as film:
-        video: Any = film.add_stream(codec, rate=10, options=options)
+    with av.open(str(path), "w") as container:
+        video: Any = container.add_stream(codec, rate=10, options=options)
         video.width, video.height, video.pix_fmt = SIDE * len(COLOURS), 32, form
         video.codec_context.color_range, video.codec_context.colorspace = span, matrix
         for index in range(2):
@@ -69,14 +69,14 @@ def _write(path: Path, codec: str, form: str, matrix: int, span: int) -> None:
                 rows[:, : plane.width] = values
                 plane.update(rows)
             frame.color_range, frame.colorspace, frame.pts, frame.time_base = span, matrix, index, Fraction(1, 10)
-            film.mux(video.encode(frame))
-        film.mux(video.encode(None))
+            container.mux(video.encode(frame))
+        container.mux(video.encode(None))
 
 
 def _colours(path: Path) -> np.ndarray:
     """What the first frame's planes and tags together mean: the mean of each colour's middle, in levels of 255."""
-    with av.open(str(path)) as film:
-        frame: Any = next(film.decode(video=0))
+    with av.open(str(path)) as container:
+        frame: Any = next(container.decode(video=0))
     bits = 10 if "10" in frame.format.name else 8
     planes = []
     for plane in frame.planes:
@@ -95,25 +95,25 @@ CODED += [("libx264", "yuvj420p", 1, FULL), ("libx264", "yuvj420p", 5, FULL), ("
 
 @pytest.mark.parametrize(("codec", "form", "matrix", "span"), CODED)
 def test_keeps_colours(tmp_path: Path, codec: str, form: str, matrix: int, span: int) -> None:
-    film, out = tmp_path / "film.mov", tmp_path / "out.mov"
-    _write(film, codec, form, matrix, span)
-    given = _colours(film)
+    video, out = tmp_path / "video.mov", tmp_path / "out.mov"
+    _write(video, codec, form, matrix, span)
+    given = _colours(video)
     assert given == pytest.approx(np.array(COLOURS), abs=LOSS)
     model = in_memory()
-    assert translate(model, film, out).failed == ()
+    assert translate(model, video, out).failed == ()
     assert _colours(out) == pytest.approx(given, abs=LOSS)
 
 
-def test_writes_rgb_films_as_bt709(tmp_path: Path) -> None:
-    film, out = tmp_path / "film.mkv", tmp_path / "out.mkv"
+def test_writes_rgb_videos_as_bt709(tmp_path: Path) -> None:
+    source, out = tmp_path / "video.mkv", tmp_path / "out.mkv"
     picture = np.repeat(np.array(COLOURS, np.uint8), SIDE, axis=0)[None].repeat(32, axis=0)
-    with av.open(str(film), "w") as made:
-        video: Any = made.add_stream("ffv1", rate=10)
+    with av.open(str(source), "w") as container:
+        video: Any = container.add_stream("ffv1", rate=10)
         video.width, video.height, video.pix_fmt = picture.shape[1], 32, "bgr0"
-        made.mux(video.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        made.mux(video.encode(None))
-    assert translate(in_memory(), film, out).failed == ()
-    with av.open(str(out)) as made:
-        frame = next(made.decode(video=0))
+        container.mux(video.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(video.encode(None))
+    assert translate(in_memory(), source, out).failed == ()
+    with av.open(str(out)) as container:
+        frame = next(container.decode(video=0))
         assert (int(frame.colorspace), int(frame.color_range)) == (1, LIMITED)
     assert _colours(out) == pytest.approx(np.array(COLOURS), abs=LOSS)

@@ -1,6 +1,6 @@
-"""Decode films frame by frame, change the frames, and encode them again; the sound is copied.
+"""Decode videos frame by frame, change the frames, and encode them again; the sound is copied.
 
-PyAV is imported when the first film is read.
+PyAV is imported when the first video is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from av.container import InputContainer, OutputContainer
 
 SUFFIXES = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
-"""The suffixes of films, with the container format that is written."""
+"""The suffixes of videos, with the container format that is written."""
 
 Change = Callable[[Iterator[np.ndarray]], Iterable[np.ndarray]]
 """Converts frames `(H, W, 3)` uint8 to as many of the same size, in order; it may read a few ahead."""
@@ -37,47 +37,47 @@ _LIMITED, _FULL = 1, 2  # black is 16 and white 235 of 255, or 0 and 255
 _X264: tuple[str, dict[str, str]] = ("libx264", {"crf": "17", "preset": "medium"})
 
 
-def is_film(path: Path) -> bool:
-    """Return whether a file has the suffix of a film."""
+def is_video(path: Path) -> bool:
+    """Return whether a file has the suffix of a video."""
     return path.suffix.lower() in SUFFIXES
 
 
 def count_frames(path: Path) -> int:
-    """Return the number of frames that a film states, else length times frame rate, or 0 if neither is known."""
+    """Return the number of frames that a video states, else length times frame rate, or 0 if neither is known."""
     import av
 
-    with convert_decode_errors("film"), path.open("rb") as file, av.open(file, "r", options=_READ) as film:
-        video = film.streams.video[0] if film.streams.video else None
+    with convert_decode_errors("video"), path.open("rb") as file, av.open(file, "r", options=_READ) as container:
+        video = container.streams.video[0] if container.streams.video else None
         if video is None:
             raise ValueError("it has no video stream")
-        seconds = (film.duration or 0) / 1e6
+        seconds = (container.duration or 0) / 1e6
         return video.frames or int(seconds * float(video.average_rate or 0))
 
 
-def rewrite_film(source: Path, target: Path, change: Change, *, suffix: str, comment: str) -> int:
+def rewrite_video(source: Path, target: Path, change: Change, *, suffix: str, comment: str) -> int:
     """Write `source` to `target` with changed frames; return the number of frames.
 
     suffix: selects the container format
     comment: the comment in the metadata of the file
 
     Presentation times are kept, also at a variable frame rate; sound is copied without re-encoding; frames are turned
-    upright. Memory holds a few frames. Raises ValueError with the reason if the film is damaged, its frames change
+    upright. Memory holds a few frames. Raises ValueError with the reason if the video is damaged, its frames change
     size, or the format cannot hold its sound.
     """
     import av
 
     with source.open("rb") as read, target.open("w+b") as write:
-        with convert_decode_errors("film"):
+        with convert_decode_errors("video"):
             _check_complete(read)
-            film = av.open(read, "r", options=_READ)
-        with film:
-            with convert_decode_errors("film"):
+            container = av.open(read, "r", options=_READ)
+        with container:
+            with convert_decode_errors("video"):
                 out = av.open(write, "w", format=SUFFIXES[suffix])
             try:
-                with convert_decode_errors("film"):
-                    writer = _FilmWriter(film, out, suffix, comment)
+                with convert_decode_errors("video"):
+                    writer = _VideoWriter(container, out, suffix, comment)
                 count = writer.run(change)
-                with convert_decode_errors("film"):
+                with convert_decode_errors("video"):
                     out.close()
                 return count
             except BaseException:
@@ -107,16 +107,16 @@ def _check_complete(file: BinaryIO) -> None:
     file.seek(0)
 
 
-class _FilmWriter:
-    """Writes a changed copy of one film."""
+class _VideoWriter:
+    """Writes a changed copy of one video."""
 
-    def __init__(self, film: InputContainer, out: OutputContainer, suffix: str, comment: str):
+    def __init__(self, container: InputContainer, out: OutputContainer, suffix: str, comment: str):
         from av.video.reformatter import VideoReformatter
 
-        self._film, self._out, self._suffix = film, out, suffix
-        if not film.streams.video:
+        self._container, self._out, self._suffix = container, out, suffix
+        if not container.streams.video:
             raise ValueError("it has no video stream")
-        self._video: VideoStream = film.streams.video[0]
+        self._video: VideoStream = container.streams.video[0]
         self._video.thread_type = "AUTO"
         check_size(self._video.height, self._video.width, 3, working=9)
         self._sound: dict[int, AudioStream] = {}
@@ -127,8 +127,8 @@ class _FilmWriter:
         self._colour_coding = (0, 0)  # matrix and range, those of the first frame
         self._last_time = -(2**62)
 
-        out.metadata.update({**film.metadata, "comment": comment})
-        for stream in film.streams.audio:
+        out.metadata.update({**container.metadata, "comment": comment})
+        for stream in container.streams.audio:
             try:
                 self._sound[stream.index] = out.add_stream_from_template(stream)
             except Exception as error:
@@ -145,25 +145,25 @@ class _FilmWriter:
             count += 1
         if self._output_video is None:
             raise ValueError("it has no frames that can be read")
-        with convert_decode_errors("film"):
+        with convert_decode_errors("video"):
             self._out.mux(self._output_video.encode(None))
         return count
 
     def _decode_frames(self) -> Iterator[np.ndarray]:
         """Yield the frames, and copy the sound between them."""
         size: tuple[int, ...] | None = None
-        packets = self._film.demux([self._video, *self._film.streams.audio])
+        packets = self._container.demux([self._video, *self._container.streams.audio])
         while True:
-            with convert_decode_errors("film"):
+            with convert_decode_errors("video"):
                 packet = next(packets, None)
                 frames: list[Any] = list(packet.decode()) if packet and packet.stream is self._video else []
             if packet is None:
                 return
             if packet.stream is not self._video and packet.dts is not None:
-                with convert_decode_errors("film"):
+                with convert_decode_errors("video"):
                     self._copy_sound(packet)
             for frame in frames:
-                with convert_decode_errors("film"):
+                with convert_decode_errors("video"):
                     check_size(frame.height, frame.width, 3, working=9)
                     if frame.interlaced_frame:
                         raise ValueError("its frames are interlaced: deinterlace it first")
@@ -201,7 +201,7 @@ class _FilmWriter:
 
         assert self._output_video is not None
         assert self._output_video.pix_fmt is not None
-        with convert_decode_errors("film"):
+        with convert_decode_errors("video"):
             matrix, span = self._colour_coding
             frame = VideoFrame.from_ndarray(picture, format="rgb24")
             frame = self._reformatter.reformat(
