@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from velogan.config import Config, write_yaml
+from velogan.config import Config, to_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -44,7 +44,7 @@ def train_all(
             training.run.with_name(f"{training.run.name}.yaml"),
             training.run.with_name(f"{training.run.name}.log"),
         )
-        file.write_text(write_yaml(training.config.change(engine={"threads": threads})), encoding="utf-8")
+        file.write_text(to_yaml(training.config.change(engine={"threads": threads})), encoding="utf-8")
         command = [
             sys.executable,
             "-m",

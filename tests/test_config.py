@@ -15,7 +15,7 @@ from velogan.config import (
     field_names,
     parse_config,
     read_config,
-    write_yaml,
+    to_yaml,
 )
 from velogan.methods.base import Method
 from velogan.recipes import RECIPES
@@ -25,7 +25,7 @@ from velogan.search.method import METHODS
 @pytest.mark.parametrize("name", RECIPES)
 def test_yaml_restores_every_recipe(name: str, tmp_path: Path):
     config = RECIPES[name]()
-    (tmp_path / "config.yaml").write_text(write_yaml(config))
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
     assert read_config(str(tmp_path)) == read_config(tmp_path) == read_config(tmp_path / "config.yaml") == config
 
 
@@ -33,7 +33,7 @@ def test_yaml_restores_special_values(tmp_path: Path):
     config = Config().change(
         data={"path": ("Äpfel", "oranges: 2"), "load_size": None}, optimizer={"rules": ("D_*:lr=1e-4",), "lr": 1e-5}
     )
-    (tmp_path / "config.yaml").write_text(write_yaml(config), encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     assert read_config(tmp_path) == config
 
 

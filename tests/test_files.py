@@ -7,7 +7,7 @@ import pytest
 
 from velogan.data.config import DataConfig
 from velogan.data.sets.sources import cache_directory, code_directory
-from velogan.files import check_not_shared, private_folder
+from velogan.files import check_not_shared, create_private_folder
 from velogan.kernels.native import load_kernels
 
 
@@ -15,7 +15,7 @@ def test_creates_folders_for_code_for_their_owner_only(tmp_path: Path, monkeypat
     before = os.umask(0o002)  # many systems' default: what is made is writable for a group
     try:
         monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "deep" / "cache"))
-        made = private_folder(code_directory() / "kernels")
+        made = create_private_folder(code_directory() / "kernels")
         assert cache_directory(DataConfig(cache_dir=str(tmp_path / "pictures"))) == tmp_path / "pictures"
     finally:
         os.umask(before)
@@ -26,24 +26,24 @@ def test_creates_folders_for_code_for_their_owner_only(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("shared", ["kernels", "cache"])
 @pytest.mark.parametrize("mode", [0o770, 0o702])
 def test_rejects_code_that_others_may_change(shared: str, mode: int, tmp_path: Path):
-    folder = private_folder(tmp_path / "cache" / "kernels")
+    folder = create_private_folder(tmp_path / "cache" / "kernels")
     wrong = folder if shared == "kernels" else folder.parent
     wrong.chmod(mode)
     with pytest.raises(ValueError, match=rf"may write to {wrong} .*`chmod go-w {wrong}`; or set .*VELOGAN_CACHE"):
-        private_folder(folder)
+        create_private_folder(folder)
     wrong.chmod(0o755)
-    private_folder(folder)
+    create_private_folder(folder)
     (tmp_path / "cache").chmod(0o1777)  # like /tmp: nobody can replace another's folder there
-    private_folder(folder)
+    create_private_folder(folder)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("shared", ["kernels", "cache"])
 def test_rejects_code_of_another_user(shared: str, tmp_path: Path):
-    folder = private_folder(tmp_path / "cache" / "kernels")
+    folder = create_private_folder(tmp_path / "cache" / "kernels")
     os.chown(folder if shared == "kernels" else folder.parent, 12345, -1)
     with pytest.raises(ValueError, match=r"belongs to another user, .*VELOGAN_CACHE to a folder of your own"):
-        private_folder(folder)
+        create_private_folder(folder)
 
 
 def test_rejects_libraries_that_others_may_change(kernels: object, tmp_path: Path):

@@ -303,7 +303,7 @@ def read_config(path: Path | str) -> Config:
     return parse_config(tree, source=str(path))
 
 
-def write_yaml(config: Config) -> str:
+def to_yaml(config: Config) -> str:
     """Return the configuration as YAML, from which `read_config` restores it."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 

@@ -40,7 +40,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def private_folder(folder: Path) -> Path:
+def create_private_folder(folder: Path) -> Path:
     """Create a folder for compiled code, and its parent, with mode 0700; return the folder.
 
     Raises ValueError if users other than root may write to it, or may replace it because they may write to its parent.
@@ -122,7 +122,7 @@ def pluralize(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return `seconds` as text: "8 s", "3 min 20 s", "2 h 05 min"."""
     rounded = max(0, round(seconds))
     if rounded < 60:
@@ -132,7 +132,7 @@ def duration(seconds: float) -> str:
     return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
 
 
-def brief_duration(seconds: float) -> str:
+def format_brief_duration(seconds: float) -> str:
     """Return `seconds` with three digits: "1.25 s", "34.5 ms", "870 µs"."""
     value, unit = 1e6 * seconds, "µs"
     for larger in ("ms", "s"):
@@ -147,7 +147,7 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def install(extra: str) -> str:
+def install_hint(extra: str) -> str:
     """Return the command that installs an extra of `pyproject.toml`; velogan is not on PyPI."""
     return f"in your clone of velogan, pip install -e '.[{extra}]'"
 
@@ -155,7 +155,7 @@ def install(extra: str) -> str:
 def require(extra: str, *modules: str, user: str) -> None:
     """Raise ValueError with the install command of `extra` if one of its `modules`, which `user` needs, is missing."""
     if missing := [name for name in modules if find_spec(name) is None]:
-        raise ValueError(f"{user} needs {', '.join(missing)}: {install(extra)}")
+        raise ValueError(f"{user} needs {', '.join(missing)}: {install_hint(extra)}")
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ import torch
 from velogan.cli import COMMANDS, main
 from velogan.cli.train import Train, configure_train
 from velogan.cli.unknown_flags import CONFIG_FIELDS, check_config_flags
-from velogan.config import Config, field_names, read_config, write_yaml
+from velogan.config import Config, field_names, read_config, to_yaml
 from velogan.recipes import RECIPES
 
 _TINY = """--images 2 --image-size 32 --generator.channels 2 --generator.blocks 1 --discriminator.channels 2
@@ -60,7 +60,7 @@ def test_the_default_is_the_recommended_preset_for_the_machine(tmp_path: Path, m
     assert _configured("--data", "a", "b", "--method", "onepair") == Config().change(data=data, method="onepair")
 
     saved = Config().change(data=data, train={"length": "7 images"})
-    (tmp_path / "config.yaml").write_text(write_yaml(saved))
+    (tmp_path / "config.yaml").write_text(to_yaml(saved))
     assert _configured("--data", "a", "b", "--out", str(tmp_path)) == saved
     assert _configured("--data", "a", "b", "--out", str(tmp_path), "--images", "9").train.length == "9 images"
 
@@ -94,7 +94,7 @@ def test_flags_change_their_fields(flags: str, changes: dict[str, Any]):
 
 def test_flags_change_the_configuration_of_a_run_folder_or_file(tmp_path: Path):
     config = Config().change(data={"path": ("there",), "flip": False}, train={"seed": 9}, schedule={"kind": "cosine"})
-    (tmp_path / "config.yaml").write_text(write_yaml(config))
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
     assert _configured("--config", str(tmp_path)) == config
     changed = _configured(f"--config={tmp_path / 'config.yaml'}", "--data.flip", "true", "--epochs", "3")
     assert changed == config.change(data={"flip": True}, train={"length": "3 epochs"})

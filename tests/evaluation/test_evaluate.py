@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import velogan.evaluation.evaluate
 from benchmarks.squeezenet import load_squeezenet
-from velogan.config import Config, read_config, write_yaml
+from velogan.config import Config, read_config, to_yaml
 from velogan.data.pictures.images import read_picture
 from velogan.data.rendered.apples2oranges import render_folder
 from velogan.evaluation.evaluate import evaluate
@@ -75,7 +75,7 @@ def _run(tmp_path: Path, *data: Path, size: int = 32, averages: bool = True, **s
     run = tmp_path / "run"
     _save(run, 40, averages=averages)
     fields = {"path": [str(path) for path in data], "crop_size": size, "cache_dir": str(tmp_path / "cache")}
-    (run / "config.yaml").write_text(write_yaml(Config().change(data=fields | settings)))
+    (run / "config.yaml").write_text(to_yaml(Config().change(data=fields | settings)))
     return run
 
 
@@ -477,7 +477,7 @@ def test_reports_a_run_that_was_trained_on_its_judge(
 ) -> None:
     run = _run(tmp_path, _unpaired(tmp_path / "data"))
     config = read_config(run).change(discriminator={"network": "projected", "features": features})
-    (run / "config.yaml").write_text(write_yaml(config))
+    (run / "config.yaml").write_text(to_yaml(config))
     monkeypatch.setattr(velogan.evaluation.evaluate, "load_networks", lambda *_, **__: [])
     judge = evaluate(run, features="lite2", limit=2)["protocol"].get("judge")
     assert (judge is not None) == is_reported

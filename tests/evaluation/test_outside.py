@@ -10,7 +10,7 @@ from torch import nn
 
 from benchmarks import outside as module
 from benchmarks.outside import MIN_STRIPED_AREA, outside
-from velogan.config import Config, write_yaml
+from velogan.config import Config, to_yaml
 
 from ..models import in_memory
 
@@ -49,7 +49,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     fields = {"path": [str(data)], "crop_size": SIDE, "load_size": SIDE, "validation": 3}
-    (folder / "config.yaml").write_text(write_yaml(Config().change(data=fields)))
+    (folder / "config.yaml").write_text(to_yaml(Config().change(data=fields)))
     _translate_by(monkeypatch, _Bars(SIDE // 4, BRIGHTER))
     return folder
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 import velogan
 from velogan.cli import main
-from velogan.config import Config, write_yaml
+from velogan.config import Config, to_yaml
 from velogan.methods.base import generator_header
 from velogan.networks.build import build_network
 from velogan.store.checkpoint import save_checkpoint
@@ -30,7 +30,7 @@ def _run(folder: Path, *directions: Direction, method: str = "cyclegan") -> Path
     }
     nets = {role: build_network(header) for role, header in headers.items()}
     save_checkpoint(folder, images=3, networks=nets, headers=headers, state={}, clock={})
-    (folder / "config.yaml").write_text(write_yaml(config))
+    (folder / "config.yaml").write_text(to_yaml(config))
     return folder
 
 

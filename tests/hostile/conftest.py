@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from velogan.config import Config, write_yaml
+from velogan.config import Config, to_yaml
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.store.checkpoint import save_checkpoint
@@ -117,5 +117,5 @@ def make_run(folder: Path, *paths: Path) -> Path:
         "range_b": (0, 255),
         "path": [str(path) for path in paths] or ["x"],
     }
-    (folder / "config.yaml").write_text(write_yaml(Config().change(data=data, generator={"blocks": 1, "channels": 2})))
+    (folder / "config.yaml").write_text(to_yaml(Config().change(data=data, generator={"blocks": 1, "channels": 2})))
     return folder

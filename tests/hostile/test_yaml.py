@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from velogan.cli import main
-from velogan.config import Config, read_config, write_yaml
+from velogan.config import Config, read_config, to_yaml
 
 LAUGHS = "a0: &a0 [lol, lol]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40))
 
@@ -66,5 +66,5 @@ def test_rejects_what_is_not_a_regular_file(tmp_path: Path) -> None:
 
 def test_reads_a_written_configuration(tmp_path: Path) -> None:
     config = Config().change(data={"range_a": (0, 4095), "range_b": (0, 4095), "path": ("ä\n\x1b", "b")})
-    (tmp_path / "config.yaml").write_text(write_yaml(config), encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     assert read_config(tmp_path) == config

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from velogan.cli import main
-from velogan.config import Config, read_config, write_yaml
+from velogan.config import Config, read_config, to_yaml
 from velogan.interchange.bundle import load_all
 from velogan.store.checkpoint import find_checkpoint, load_weights
 from velogan.translate.model import load_translator
@@ -97,7 +97,7 @@ def test_imports_a_file_as_one_direction(tmp_path: Path, print_line: RunJson):
     run = tmp_path / "run"
     assert print_line("import", tmp_path / "horse2zebra_net_G_B.pth", run)[1]["networks"][0]["role"] == "G_A"
     config = read_config(run).change(data={"render_count": 4, "render_test": 2, "crop_size": 32})
-    (run / "config.yaml").write_text(write_yaml(config))
+    (run / "config.yaml").write_text(to_yaml(config))
     code, _, err = print_line("evaluate", run, "--features", "none")
     assert code == 2
     assert "no data to score them on; set --data" in err

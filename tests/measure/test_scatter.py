@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from benchmarks import scatter
-from velogan.config import Config, write_yaml
+from velogan.config import Config, to_yaml
 from velogan.networks.sizes import network_size
 
 
 def _run(folder: Path, recipe: str, channels: int, **closed: float) -> dict[str, Any]:
     config = Config().change(generator={"channels": channels})
     (folder / recipe).mkdir(exist_ok=True)
-    (folder / recipe / "config.yaml").write_text(write_yaml(config))
+    (folder / recipe / "config.yaml").write_text(to_yaml(config))
     directions = {direction: {"closed": {"value": value}} for direction, value in closed.items()}
     return {"set": "horse2zebra", "recipe": recipe, "run": str(folder / recipe), "reason": "", "ways": directions}
 

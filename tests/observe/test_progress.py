@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from velogan.observe.progress import Display, duration, forecast
+from velogan.observe.progress import Display, forecast, format_duration
 
 
 class Now:
@@ -67,7 +67,7 @@ def test_prints_nothing_to_standard_output(capsys: pytest.CaptureFixture[str]) -
     [(-1, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")],
 )
 def test_formats_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_forecasts_images_and_end() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from velogan.config import write_yaml
+from velogan.config import to_yaml
 from velogan.engine.ray_session import ray_session
 from velogan.store.lock import lock_folder
 from velogan.sweep import sweep as module
@@ -112,7 +112,7 @@ def test_rejects_a_folder_of_other_trials(
     trial = tiny_plan().known_trials()[0]
     folder = run_folder(tmp_path, trial.name)
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(write_yaml(trial.config.change(**changes)))
+    (folder / "config.yaml").write_text(to_yaml(trial.config.change(**changes)))
     monkeypatch.setattr(module, "ray_session", None)
     with pytest.raises(ValueError, match=message):
         run(tiny_plan(), tmp_path)

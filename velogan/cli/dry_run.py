@@ -9,7 +9,7 @@ from velogan.config import Config, check_rules_match, differences, fit_to_data
 from velogan.engine.device import select_device
 from velogan.engine.duration import parse_length
 from velogan.engine.processes import is_main_process
-from velogan.files import duration, pluralize
+from velogan.files import format_duration, pluralize
 
 if TYPE_CHECKING:
     from velogan.data.config import DataConfig
@@ -130,7 +130,7 @@ def _lines(result: dict[str, Any], *, epochs: str, length: str) -> list[str]:
         if estimate["gpu_memory_mb"]:
             memory += f" and {estimate['gpu_memory_mb']:,.0f} MB of GPU memory"
         lines.append(
-            f"estimate: {duration(estimate['seconds'])} of training with {memory}, from a few timed steps; "
+            f"estimate: {format_duration(estimate['seconds'])} of training with {memory}, from a few timed steps; "
             "start-up, saving and scoring are not included"
         )
     return [*lines, "fields that differ from the defaults:"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from velogan.files import private_folder
+from velogan.files import create_private_folder
 
 MAX_COMPILATIONS = 128
 """Limit of torch on compilations, one for each network, input shape, number type, and with and without gradients.
@@ -24,10 +24,10 @@ def compile_network(net: nn.Module, *, cache: Path) -> nn.Module:
     """Return `net` compiled for each input shape, over the same weights.
 
     Later processes reuse the code in the folder `cache`, or in TORCHINDUCTOR_CACHE_DIR if that is set. Raises
-    ValueError if other users may write to `cache`: see `files.private_folder`.
+    ValueError if other users may write to `cache`: see `files.create_private_folder`.
     """
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(private_folder(cache))
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(create_private_folder(cache))
     from torch._dynamo import config as limits  # takes a second
 
     limits.recompile_limit = max(MAX_COMPILATIONS, limits.recompile_limit)

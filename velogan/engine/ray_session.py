@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from velogan.engine.processes import available_cores, child_environment
-from velogan.files import install
+from velogan.files import install_hint
 
 RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -44,7 +44,7 @@ def require_ray(extra: str, *modules: str, user: str) -> None:
         try:
             import_module(module)
         except ImportError:
-            raise ValueError(f"{user} needs {module}, which cannot be imported here: {install(extra)}") from None
+            raise ValueError(f"{user} needs {module}, which cannot be imported here: {install_hint(extra)}") from None
 
 
 @contextmanager

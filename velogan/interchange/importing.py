@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from velogan.config import Config, write_yaml
+from velogan.config import Config, to_yaml
 from velogan.data.pictures.values import PixelFormat
 from velogan.files import __version__, write_text
 from velogan.networks.build import build_network
@@ -36,7 +36,7 @@ def import_reference(source: Path, run: Path, *, picture_statistics: bool = Fals
         net.load_state_dict(networks[role].state)
     headers = {role: _header(role, network, config) for role, network in networks.items()}
     save_checkpoint(run, images=0, networks=nets, headers=headers, state=None, clock=None)
-    write_text(run / "config.yaml", write_yaml(config))
+    write_text(run / "config.yaml", to_yaml(config))
     origin = {"imported": str(source), "picture_statistics": picture_statistics}
     write_record(run, {"velogan": __version__, **origin})
     records = [

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from velogan.files import private_folder
+from velogan.files import create_private_folder
 from velogan.kernels.norms import NormKernels
 
 
@@ -21,12 +21,12 @@ def load_gpu_kernels(device: torch.device, cache: Path) -> NormKernels | str:
     """Return Triton's kernels, or the reason why they cannot be used on `device`: not installed, failing or inexact.
 
     Compiled kernels are cached in `cache` for later processes, or in TRITON_CACHE_DIR if that is set. Raises ValueError
-    if other users may write to `cache`: see `files.private_folder`.
+    if other users may write to `cache`: see `files.create_private_folder`.
     """
     if find_spec("triton") is None:
         return "Triton is not installed"
     if "TRITON_CACHE_DIR" not in os.environ:
-        os.environ["TRITON_CACHE_DIR"] = str(private_folder(cache) / "triton")
+        os.environ["TRITON_CACHE_DIR"] = str(create_private_folder(cache) / "triton")
     try:
         from velogan.kernels.triton_norms import TritonNorms
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from velogan.files import check_not_shared, private_folder
+from velogan.files import check_not_shared, create_private_folder
 from velogan.kernels.isa import HERE, LEVEL_VARIABLE, LIBRARIES, compile_command, cpu_flags, find_prebuilt
 from velogan.kernels.norms import NormKernels, Saved, empty_channels_last
 
@@ -36,7 +36,7 @@ def load_library(name: str, *, cache: Path) -> ctypes.CDLL | None:
     """Load a library of `isa.LIBRARIES`: of the wheel, or else compiled for this machine into `cache`.
 
     Returns None if there is neither. Raises ValueError if other users may write to `cache` or the library
-    (`files.private_folder`), or if VELOGAN_CPU_LEVEL is wrong.
+    (`files.create_private_folder`), or if VELOGAN_CPU_LEVEL is wrong.
     """
     for file in find_prebuilt(name):
         with suppress(OSError):
@@ -50,7 +50,7 @@ def load_library(name: str, *, cache: Path) -> ctypes.CDLL | None:
         recipe += source.read_bytes()
     library = cache / f"{name}-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
     try:
-        private_folder(cache)
+        create_private_folder(cache)
         if not library.exists():
             _build(command, library)
         check_not_shared(library)

@@ -12,7 +12,7 @@ from typing import IO, Any, cast
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
-from velogan.files import duration, pluralize
+from velogan.files import format_duration, pluralize
 
 PLAIN_INTERVAL_S = 30.0
 
@@ -103,7 +103,7 @@ class Training:
             f"{images_per_s:.1f}/s",
         ]
         if eta_s is not None:
-            parts.append(f"{duration(eta_s)} left")
+            parts.append(f"{format_duration(eta_s)} left")
         parts += [f"{name} {value:.3f}" for name, value in losses.items()]
         self._line.show(images, total, " · ".join(parts))
 

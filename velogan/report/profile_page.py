@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from velogan.files import brief_duration, pluralize
+from velogan.files import format_brief_duration, pluralize
 from velogan.report.page import read_asset
 from velogan.report.plots import Drawing, round_ticks
 from velogan.report.sections import text
@@ -66,7 +66,7 @@ def percent(value: float | None) -> str:
 
 
 def _time(microseconds: float) -> str:
-    return brief_duration(microseconds / 1e6)
+    return format_brief_duration(microseconds / 1e6)
 
 
 def _work_unit(profile: Profile) -> str:

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from velogan.files import brief_duration, duration, pluralize
+from velogan.files import format_brief_duration, format_duration, pluralize
 from velogan.report import scores
 from velogan.report.failures import find_failures
 from velogan.report.pictures import latest_pairs
@@ -83,7 +83,7 @@ def _about(run: RunData) -> str:
     parts = [
         run.run_json.get("preset"),
         f"{pluralize(run.images_seen, 'image')} seen" if run.images_seen else None,
-        f"{duration(seconds)} of training" if seconds else None,
+        f"{format_duration(seconds)} of training" if seconds else None,
         f"data: {' and '.join(counts)}" if counts else None,
         pluralize(machine["cores"], "core") if is_number(machine.get("cores")) else None,
         machine.get("device"),
@@ -227,8 +227,8 @@ def _speed(run: RunData, *, reasons: bool) -> str:
     seconds = run.last_value("seconds")
     tiles = [
         (f"{medians['images_per_s']:.3g}", "images per second") if "images_per_s" in medians else None,
-        (brief_duration(medians["step_ms"] / 1000), "per step") if "step_ms" in medians else None,
-        (duration(seconds), "of training") if seconds else None,
+        (format_brief_duration(medians["step_ms"] / 1000), "per step") if "step_ms" in medians else None,
+        (format_duration(seconds), "of training") if seconds else None,
         (f"{run.images_seen:,}", "images seen") if run.images_seen else None,
     ]
     numbers = "".join(f"<div><b>{text(value)}</b><span>{unit}</span></div>" for value, unit in filter(None, tiles))

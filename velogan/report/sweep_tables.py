@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from velogan.files import duration
+from velogan.files import format_duration
 from velogan.report import scores
 from velogan.report.sections import text
 
@@ -78,7 +78,7 @@ def runs_table(result: Mapping[str, Any]) -> str:
         "reason": [text(trial["reason"]) for trial in trials],
         "score": [format_score(trial["score"]) for trial in trials],
         "images": [f"{trial['images']:,}" for trial in trials],
-        "training": [duration(trial["seconds"]) for trial in trials],
+        "training": [format_duration(trial["seconds"]) for trial in trials],
     }
     return f'<div class="card">{_table(columns)}</div>'
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from velogan.config import Config, read_config, write_yaml
+from velogan.config import Config, read_config, to_yaml
 from velogan.engine.trainer import Trainer
 from velogan.files import pluralize, write_text
 from velogan.methods.base import Role
@@ -54,7 +54,7 @@ def start_or_resume(
         _archive_orphaned_stats(context)
     is_past_length = _is_already_past_length(context, trainer)
     if not is_past_length:
-        write_text(folder / "config.yaml", write_yaml(context.requested))
+        write_text(folder / "config.yaml", to_yaml(context.requested))
     is_resumed = state is not None
     if is_resumed and not is_past_length and origin.get("command"):
         record["command"] = origin["command"]  # it repeats the run with its present length

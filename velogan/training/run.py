@@ -22,7 +22,7 @@ from velogan.engine.duration import parse_length
 from velogan.engine.trainer import Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
-from velogan.files import __version__, duration
+from velogan.files import __version__, format_duration
 from velogan.methods.base import Role
 from velogan.observe.log import Log
 from velogan.observe.progress import Display
@@ -171,8 +171,8 @@ def _start_clock(context: RunContext, trainer: Trainer, started_at: float) -> No
     if length_s is None:
         return
     trainer.clock.start(elapsed=time.monotonic() - started_at - prepared)
-    excluded = f"; the {duration(prepared)} of preparing images do not count" if prepared >= 1 else ""
-    left = duration(max(length_s - trainer.clock.seconds, 0.0))
+    excluded = f"; the {format_duration(prepared)} of preparing images do not count" if prepared >= 1 else ""
+    left = format_duration(max(length_s - trainer.clock.seconds, 0.0))
     context.display.print_line(f"ends in {left}, the last checkpoint and page included{excluded}")
 
 
