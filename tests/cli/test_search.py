@@ -13,7 +13,6 @@ from velogan.cli import main
 from velogan.cli.search import Search, configure_search
 from velogan.cli.train import Train, configure_train
 from velogan.config import Config
-from velogan.networks.cells import count_networks
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.networks.sizes import network_size
 from velogan.recipes import RECIPES
@@ -36,15 +35,6 @@ def genotype(tmp_path: Path) -> Path:
 def _configured(capsys: pytest.CaptureFixture[str], *argv: Any) -> tuple[Config, str]:
     train = Train.parse([*map(str, argv), "--data", "here"], prog="velogan train", description="")
     return configure_train(train), capsys.readouterr().err
-
-
-def test_the_count_is_that_of_the_code(capsys: pytest.CaptureFixture[str]):
-    assert main(["search", "--count", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == count_networks(space="code")._asdict()
-    assert main(["search", "--count", "--space", "paper"]) == 0
-    assert "8.1e+37" in capsys.readouterr().out
-    assert main(["search", "--count", "--cells", "1"]) == 2
-    assert "--cells 1: give a whole number from 2" in capsys.readouterr().err
 
 
 def test_a_genotype_is_an_ordinary_configuration(genotype: Path, capsys: pytest.CaptureFixture[str]):

@@ -18,6 +18,7 @@ from torch import nn
 
 from velogan import recipes
 from velogan.cli import main
+from velogan.cli.unknown_flags import CONFIG_FIELDS
 from velogan.config import Config, read_config
 from velogan.data.sets.pair import open_data
 from velogan.data.sets.sources import Folder, find_sources
@@ -105,6 +106,7 @@ def _tiny() -> Config:
 @pytest.fixture(autouse=True)
 def _register(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, "toy", Toy)
+    monkeypatch.setitem(CONFIG_FIELDS, "method", f"{CONFIG_FIELDS['method']} nearness")
     monkeypatch.setitem(recipes.RECIPES, "toy", _tiny)
 
 

@@ -26,7 +26,7 @@ def test_reads_what_was_written(tmp_path: Path):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ("not JSON", "is not a genotype: it is not JSON"),
+        ("not JSON", "is not a genotype: Invalid JSON"),
         ({"generators": {"b2a": B}}, "generators: a2b is missing"),
         ({"generators": {"a2b": A[1:]}}, r"generators\.a2b: 5 operations do not make a generator"),
         ({"generators": {"a2b": ("conv9", *A[1:])}}, r"generators\.a2b: 'conv9', number 1 .* choose one of max_pool"),

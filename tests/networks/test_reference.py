@@ -104,10 +104,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (_changed(RESNET, **{"model.4.weight": torch.zeros(8, 4, 5, 5)}), r"'model.4.weight' has shape \(8, 4, 5, 5\)"),
     (_changed(RESNET, **{"model.10.conv_block.0.weight": torch.zeros(1)}), "zero padding"),
     ({"model.model.0.weight": torch.zeros(2, 3, 4, 4)}, "a U-Net of 1 levels"),
-    (
-        {"model.1.ops.0.op.weight": torch.zeros(4, 3, 3, 3)},
-        "'model.1.ops.0.op.weight' is an operation of CycleGANAS",
-    ),
 ]
 
 

@@ -88,7 +88,6 @@ class Export(Flags):
     picture: Annotated[
         Path | None, arg(help="For hub: a picture that the card shows before and after translation.", metavar="FILE")
     ] = None
-    opset: Annotated[int | None, arg(help="For onnx: opset version. Default: the exporter's.")] = None
     onnxruntime: Annotated[
         Path | None,
         arg(
@@ -113,7 +112,6 @@ class Export(Flags):
             weights=self.weights,
             checkpoint=self.checkpoint,
             metadata=CardMetadata(*card_fields) if any(card_fields) else None,
-            opset=self.opset,
             onnxruntime=self.onnxruntime,
         )
         result = write_export(resolve_model_path(self.model), self.out, format=self.format, options=options)

@@ -36,17 +36,13 @@ class Search(RunCommand):
     Run the same command again to resume. The result is RUN/genotype.json, for `velogan train --genotype`.
 
     velogan search --data horse2zebra --out searches/zebras
-    velogan search --count
     """
 
     HELP_FLAGS = (
-        "preset data out images minutes epochs size image_size space method inner hidden cells seed config count "
-        "device dry_run json"
+        "preset data out images minutes epochs size image_size space method inner hidden cells seed config device "
+        " dry_run json"
     )
 
-    count: Annotated[bool, arg(help="Print the number of possible generators, discriminators and pairs, and exit.")] = (
-        False
-    )
     method: Annotated[
         str | None,
         arg(
@@ -93,24 +89,11 @@ class Search(RunCommand):
     def execute(self, argv: list[str]) -> Outcome:
         if self.cells is not None and not 2 <= self.cells <= 100:
             raise ValueError(f"--cells {self.cells}: give a whole number from 2 to 100")
-        if self.count:
-            return _count_architectures(self), 0
         config = configure_search(self)
         if self.dry_run:
             return dry_run(config, self.out, defaults=self.base_config([]), quiet=self.json), 0
         result = run_training(self, config, argv)
         return _describe_result(result) if is_main_process() else {}, 0
-
-
-def _count_architectures(command: Search) -> dict[str, Any]:
-    from velogan.networks.cells import count_networks
-
-    blocks = {} if command.cells is None else {"blocks": command.cells - 2}
-    counts = count_networks(space=command.space, **blocks)._asdict()
-    if not command.json:
-        for name, number in counts.items():
-            print(f"{name:<13} {number}  ({number:.3g})")
-    return counts
 
 
 def configure_search(command: Search) -> Config:
@@ -137,7 +120,6 @@ def configure_search(command: Search) -> Config:
 
 def _describe_result(result: Result) -> dict[str, Any]:
     """Return the path of a search's genotype and the sizes of its generators; print both."""
-    from velogan.networks.cells import ends_with_interpolation
     from velogan.networks.genotype import read_genotype
     from velogan.search.history import GENOTYPE_FILE
 
@@ -150,15 +132,6 @@ def _describe_result(result: Result) -> dict[str, Any]:
         generators[direction] = spec.generators[direction].model_copy(update=update)
     side = config.data.crop_size
     sizes = print_sizes(generators, spec, side=side)
-    if interpolating := [
-        d for d, operations in genotype.generators.items() if ends_with_interpolation(operations, genotype.space)
-    ]:
-        print(
-            f"{' and '.join(interpolating)}: both operations of the decoding cell interpolate, so images are generated "
-            "at a quarter of the size and enlarged. Search with --space code, whose decoding cell ends in a "
-            "convolution (docs/search.md)",
-            file=sys.stderr,
-        )
     print(f"genotype: {file}", file=sys.stderr)
     return {
         "run": result.run,

@@ -55,7 +55,7 @@ CONFIG_FIELDS = {
 
 _CONFIG_COMMANDS = ("train", "search", "sweep", "profile")
 _OTHER_FLAGS = (
-    "address cells config count data device discriminator_b dry_run epochs generator_b genotype help help_all hidden "
+    "address cells config data device discriminator_b dry_run epochs generator_b genotype help help_all hidden "
     "image_size images inner json match_size method metric minutes modules out parallel search seed seeds size "
     "sizes_only space start steps stop_early trials vary"
 )

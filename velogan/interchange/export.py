@@ -45,9 +45,6 @@ _REQUIRED_MODULES = ("onnx", "onnxscript", "onnxruntime")
 _MAX_SIDE = 2**14  # pixels
 _MIN_HALF_VALUES = 256  # of a tensor that is stored in float16; smaller ones are not worth a cast
 
-MIN_OPSET = 18
-"""The oldest ONNX opset that the exporter writes."""
-
 Size = tuple[int, int]
 
 
@@ -78,7 +75,6 @@ def export(
     file: Path,
     *,
     format: Format,
-    opset: int | None = None,
     license: str | None = None,
 ) -> Exported:
     """Write the generator of `model`, which is on the CPU, to `file` and check the file by running it.
@@ -86,16 +82,13 @@ def export(
     onnx and torch accept any batch size, and heights and widths that are multiples of `model.multiple` pixels. web is
     onnx with float16 weights if these change no visible level.
 
-    opset: ONNX opset version; None: the exporter's
     license: written to the metadata of an ONNX file, with its input and output formats
 
     Raises ValueError if the format cannot represent the network or results differ by more than `MAX_DIFFERENCE`.
     """
     if format in ("onnx", "web"):
         require("onnx", *_REQUIRED_MODULES, user=f"format={format}")
-    if opset is not None and format != "onnx":
-        raise ValueError(f"opset={opset} requires format=onnx, not {format}: remove it")
-    onnx = partial(_write_onnx, opset=opset, license=license)
+    onnx = partial(_write_onnx, license=license)
     write = {"onnx": onnx, "torch": _write_torch, "reference": _write_reference, "hub": _write_hub, "web": onnx}[format]
     with atomic_write(file) as tmp_path:
         suffixed = tmp_path.with_name(tmp_path.name + SUFFIXES[format])  # libraries depend on the suffix
@@ -164,12 +157,7 @@ def run_onnx(file: Path) -> Run:
     return lambda images: torch.from_numpy(session.run(None, {"image": images.numpy()})[0])
 
 
-def _write_onnx(model: Translator, file: Path, *, opset: int | None, license: str | None) -> tuple[Run, str]:
-    import onnx
-
-    newest = onnx.defs.onnx_opset_version()
-    if opset is not None and not MIN_OPSET <= opset <= newest:
-        raise ValueError(f"opset={opset} is not supported: give one from {MIN_OPSET} to {newest}")
+def _write_onnx(model: Translator, file: Path, *, license: str | None) -> tuple[Run, str]:
     with _suppress_output():
         program = torch.onnx.export(
             _ExportedNet(model.net).eval(),
@@ -179,12 +167,9 @@ def _write_onnx(model: Translator, file: Path, *, opset: int | None, license: st
             external_data=False,
             input_names=["image"],
             output_names=["translated"],
-            opset_version=opset,
             verbose=False,
         )
     assert program is not None
-    if opset not in (None, written := program.model.opset_imports[""]):
-        raise ValueError(f"opset={opset}: this network was written with {written}; give that or remove opset")
     program.model.metadata_props.update(_metadata(model, license))
     program.save(file)
     return run_onnx(file), f"ONNX Runtime {version('onnxruntime')}"

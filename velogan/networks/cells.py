@@ -23,7 +23,6 @@ discriminator removes two pixels.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
@@ -42,9 +41,6 @@ _OPERATIONS: dict[Kind, tuple[str, ...]] = {
 }
 """S^e, S^r and S^d of the paper."""
 
-NETWORKS_PER_KIND = 2
-"""Number of generators, and of discriminators, in a search."""
-
 
 def operation_names(kind: Kind, space: Space = "paper") -> tuple[str, ...]:
     """Return the candidate operations of a cell of this kind."""
@@ -61,23 +57,6 @@ def generator_kinds(blocks: int, space: Space = "paper") -> tuple[Kind, ...]:
 def discriminator_kinds(space: Space = "paper") -> tuple[Kind, ...]:
     """Return the kinds of a discriminator's operations, in order."""
     return ("e",) * 4 if space == "paper" else ("e", "e", "e", "r", "r")
-
-
-class NetworkCounts(NamedTuple):
-    """Number of networks that a search chooses from."""
-
-    generator: int
-    discriminator: int
-    total: int
-
-
-def count_networks(*, blocks: int = 9, space: Space = "paper") -> NetworkCounts:
-    """Count the networks in the search space: generators, discriminators, and combinations of two of each."""
-    generator, discriminator = (
-        math.prod(len(operation_names(kind, space)) for kind in kinds)
-        for kinds in (generator_kinds(blocks, space), discriminator_kinds(space))
-    )
-    return NetworkCounts(generator, discriminator, (generator * discriminator) ** NETWORKS_PER_KIND)
 
 
 def check_operations(operations: Sequence[str], kinds: Sequence[Kind], *, space: Space, network: str) -> None:
@@ -107,11 +86,6 @@ def count_blocks(operations: Sequence[str], space: Space = "paper") -> int:
             f"{len(operations)} operations do not make a generator: an e cell, r cells and a d cell have two each"
         )
     return rest // 2
-
-
-def ends_with_interpolation(operations: Sequence[str], space: Space = "paper") -> bool:
-    """Return whether a generator enlarges a quarter-size image by interpolation, without later convolutions."""
-    return space == "paper" and set(operations[-2:]) <= {"nearest", "bilinear"}
 
 
 _DEFAULT_OPERATIONS: dict[Kind, str] = {"e": "conv3", "r": "conv3", "d": "transposed3"}

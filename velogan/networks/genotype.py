@@ -73,21 +73,7 @@ def read_genotype(path: Path) -> Genotype:
     try:
         return Genotype.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise ValueError(f"--genotype {path} is not a genotype: {_first_error(error)}") from None
-
-
-def _first_error(error: ValidationError) -> str:
-    """Return the first error in words: its field, its value and a hint."""
-    details = error.errors()[0]
-    field, message = ".".join(map(str, details["loc"])), details["msg"].removeprefix("Value error, ")
-    match details["type"]:
-        case "json_invalid":
-            return f"it is not JSON ({message}); name the file that a search wrote"
-        case "extra_forbidden":
-            return f"{field}: unknown field; choose from {', '.join(Genotype.model_fields)}"
-        case "missing":
-            return f"{field} is missing; it contains the operations by direction, a2b and b2a"
-        case "value_error":
-            return f"{field}: {message}" if field else message
-    message = f"{message[:1].lower()}{message[1:]}"
-    return f"{field}={details['input']!r:.60}: {message}" if field else message
+        details = error.errors()[0]
+        field = "".join(f"{name}: " for name in [".".join(map(str, details["loc"]))] if name)
+        message = details["msg"].removeprefix("Value error, ")
+        raise ValueError(f"--genotype {path} is not a genotype: {field}{message}; name a search's file") from None

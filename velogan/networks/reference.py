@@ -24,7 +24,6 @@ from velogan.networks.generators import GeneratorConfig
 _WRAPPERS = ("module.", "_orig_mod.")  # of DataParallel and of torch.compile
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _FILTER = ".filt"  # of anti-aliased sampling: 3x3 for downsampling, 4x4 for upsampling
-_AMBIGUOUS = re.compile(r"\.ops\.\d+\.(op|c|convT)\.")  # an operation in the code of CycleGANAS
 _UNETS = {7: "unet_128", 8: "unet_256"}
 
 
@@ -54,12 +53,6 @@ class RecognisedNetwork:
 def recognise(tensors: Mapping[str, Tensor], *, file: object) -> RecognisedNetwork:
     """Identify the network from its weights `tensors`. Raises ValueError, which names the key, if it is unknown."""
     state = _normalize(tensors)
-    if odd := next((name for name in state if _AMBIGUOUS.search(name)), None):
-        raise ValueError(
-            f"{file}: {odd!r} is an operation of CycleGANAS' code, and its keys do not determine which: a 3x3 "
-            "convolution and a dilated one look the same, as do both poolings and both interpolations. Use velogan "
-            "search instead"
-        )
     try:
         header = _infer_header(state)
     except ValueError as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from velogan.report.plots import Drawing
 from velogan.report.sections import text
-from velogan.search.history import HistoryEntry, Mixture, cell_kind, winner
+from velogan.search.history import HistoryEntry, Mixture
 
 OPERATIONS = {
     "max_pool": "soft light",
@@ -33,7 +33,7 @@ def group_by_cell(mixtures: Mapping[str, Mixture]) -> list[tuple[str, list[str]]
     for place, mixture in mixtures.items():
         label = place.removeprefix("model.").split(".")[0]
         if label.isdigit():
-            letter = cell_kind(mixture)
+            letter = "e" if "max_pool" in mixture else "d" if "nearest" in mixture else "r"
             unnamed[letter] = unnamed.get(letter, 0) + 1
             label = f"{letter}{(unnamed[letter] + 1) // 2}"
         by_cell.setdefault(label, []).append(place)
@@ -51,7 +51,7 @@ def plot_shares(history: Sequence[HistoryEntry], network: str) -> str:
 
 def _figure(history: Sequence[HistoryEntry], network: str, place: str, *, cell: str) -> str:
     last = history[-1]["shares"][network][place]
-    best = winner(last)
+    best = max(last, key=lambda name: last[name])
     drawing = Drawing(_WIDTH, _HEIGHT)
     scale = _WIDTH / max(history[-1]["images"], 1)
     names = sorted(last, key=_order)

@@ -34,47 +34,21 @@ class HistoryEntry(TypedDict):
 def read_architecture(run: Path) -> list[HistoryEntry]:
     """Read the lines in the folder `run`, oldest first; empty if there is no file.
 
-    Skips damaged lines, as the last may be, and those with other mixtures or operations than the last.
+    Skips damaged lines, as the last may be.
     """
     try:
         lines = (Path(run) / HISTORY_FILE).read_bytes().splitlines()
     except OSError:
         return []
-    entries = [entry for entry in map(_parse_line, lines) if entry]
-    return [entry for entry in entries if _names(entry) == _names(entries[-1])]
-
-
-def winner(mixture: Mixture) -> str:
-    """Return the operation with the largest share, which is the derived one."""
-    return max(mixture, key=lambda name: mixture[name])
-
-
-def cell_kind(mixture: Mixture) -> str:
-    """Return the kind of cell, e, r or d, that has these candidate operations."""
-    return "e" if "max_pool" in mixture else "d" if "nearest" in mixture else "r"
-
-
-def _names(entry: HistoryEntry) -> list[tuple[str, str, list[str]]]:
-    return [
-        (network, name, list(mixture))
-        for network, mixtures in entry["shares"].items()
-        for name, mixture in mixtures.items()
-    ]
+    return [entry for entry in map(_parse_line, lines) if entry]
 
 
 def _parse_line(line: bytes) -> HistoryEntry | None:
     try:
         row = json.loads(line)
-        mixtures = [mixture for network in row["shares"].values() for mixture in network.values()]
-        shares = [share for mixture in mixtures for share in mixture.values()]
-        is_valid = isinstance(row["images"], int) and bool(shares) and all(mixtures) and all(map(_is_share, shares))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return HistoryEntry(images=row["images"], shares=row["shares"])
+    except (ValueError, KeyError, TypeError):
         return None
-    return HistoryEntry(images=row["images"], shares=row["shares"]) if is_valid else None
-
-
-def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and 0 <= value <= 1
 
 
 class ArchitectureRecorder:
@@ -107,20 +81,10 @@ class ArchitectureRecorder:
         if self._last < images:  # the end of a run may coincide with an interval
             self._last = images
             with open(self._history, "ab") as file:
-                file.write(_format_line({"images": images, "shares": _round_shares(self._shares())}).encode())
+                file.write(_format_line({"images": images, "shares": self._shares()}).encode())
         genotype = self._genotype()
         provenance = {**genotype.provenance, "images": images, **self._provenance}
         write_text(self._genotype_file, genotype.model_copy(update={"provenance": provenance}).to_json())
-
-
-def _round_shares(shares: Shares) -> dict[str, dict[str, dict[str, float]]]:
-    return {
-        network: {
-            name: {operation: round(share, 6) for operation, share in mixture.items()}
-            for name, mixture in mixtures.items()
-        }
-        for network, mixtures in shares.items()
-    }
 
 
 def _format_line(row: HistoryEntry) -> str:

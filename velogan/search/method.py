@@ -196,7 +196,10 @@ class SearchMethod(Method):
 
 def _shares(net: nn.Module) -> dict[str, dict[str, float]]:
     with torch.no_grad():
-        return {name: dict(zip(mixed.candidates, mixed.shares.tolist())) for name, mixed in mixtures(net).items()}
+        return {
+            name: {operation: round(share, 6) for operation, share in zip(mixed.candidates, mixed.shares.tolist())}
+            for name, mixed in mixtures(net).items()
+        }
 
 
 class SearchObjective:
