@@ -13,7 +13,6 @@ from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.fused import Fused
 from velogan.kernels.norms import NormKernels
 from velogan.kernels.winograd import KERNELS, WinogradInferenceConv, WinogradTrainingConv, fits_winograd
-from velogan.networks.build import NetworkFactory
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.search.supernet import SupernetFactory
 
@@ -140,7 +139,7 @@ def test_transforms_weights_once_per_step(gemm: Bf16Gemm, monkeypatch: pytest.Mo
     ("config", "build"),
     [
         (GeneratorConfig(channels=16, blocks=2), build_generator),
-        (GeneratorConfig(network="cells", channels=17, blocks=1), SupernetFactory(NetworkFactory()).generator),
+        (GeneratorConfig(network="cells", channels=17, blocks=1), SupernetFactory().generator),
     ],
     ids=["resnet", "supernet"],
 )

@@ -92,7 +92,7 @@ def test_identity_initialisation_of_blocks():
     assert all(value.any() for stage in stages[::2] for name, value in stage.named_parameters() if "weight" in name)
     cells = {"network": "cells", "channels": 8, "blocks": 2, "norm": "none", "init": "identity"}
     larger = torch.randn(1, 8, 5, 5)  # a dilated 5x5 convolution reflects four pixels
-    for networks in (NetworkFactory(), SupernetFactory(NetworkFactory())):
+    for networks in (NetworkFactory(), SupernetFactory()):
         net = networks.generator(GeneratorConfig.model_validate(cells))
         assert torch.equal(split(net).translator(larger), larger)
     for wrong in ({"norm": "instance"}, {"network": "unet_128"}):

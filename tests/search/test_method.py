@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from velogan.config import Config
 from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
-from velogan.networks.build import NetworkFactory
 from velogan.networks.cells import discriminator_kinds
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.observe.progress import Display
@@ -124,7 +123,7 @@ def test_one_step_equals_plain_training_of_supernets(search: Callable[..., Confi
     step, objective, nets = _step(config)
     torch.manual_seed(config.train.seed)
     inner: Any = config.method.inner  # pyright: ignore[reportAttributeAccessIssue]
-    plain = {name: role.net for name, role in inner.roles(config.spec, SupernetFactory(NetworkFactory())).items()}
+    plain = {name: role.net for name, role in inner.roles(config.spec, SupernetFactory()).items()}
     losses = inner.objective(config.spec, shape=(32, 32), batched=False)
     adams = {
         phase.name: torch.optim.Adam([w for name in phase.trains for w in plain[name].parameters()], 2e-4, (0.5, 0.999))

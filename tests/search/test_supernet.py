@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from velogan.networks.build import NetworkFactory
 from velogan.networks.cells import Space, discriminator_kinds, generator_kinds, operation_names
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
@@ -19,7 +18,7 @@ NAMES = ("generator", "discriminator")
 def _build(name: str, **fields: Any) -> nn.Module:
     """A supernet; with `operations`, the network of these."""
     fields = {"network": "cells", "channels": 4, "init": "kaiming", **fields}
-    factory = SupernetFactory(NetworkFactory())
+    factory = SupernetFactory()
     if name == "generator":
         config = GeneratorConfig.model_validate({"blocks": 1, **fields})
         return factory.generator(config, in_channels=3, out_channels=3)

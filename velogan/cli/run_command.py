@@ -107,15 +107,15 @@ def run_training(command: RunCommand, config: Config, argv: list[str], *, addres
 def print_sizes(
     generators: Mapping[Direction, GeneratorConfig], spec: Spec, *, side: int
 ) -> dict[Direction, NetworkSize]:
-    """Print a table of the generators' sizes and return them by direction; `side`: height and width of the input."""
-    from velogan.networks.sizes import network_size, size_table
+    """Print the generators' sizes and return them by direction; `side`: height and width of the input."""
+    from velogan.networks.sizes import describe_sizes, network_size
 
     sizes: dict[Direction, NetworkSize] = {}
     for direction, generator in generators.items():
         source, target = domains_of(direction)
         in_channels, out_channels = spec.channels[source], spec.channels[target]
         sizes[direction] = network_size(generator, in_channels=in_channels, out_channels=out_channels, side=side)
-    print(size_table(list(sizes.values()), list(sizes), side=side), file=sys.stderr)
+    print(describe_sizes(sizes, side=side), file=sys.stderr)
     return sizes
 
 

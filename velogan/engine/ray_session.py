@@ -31,7 +31,7 @@ MIN_STORE_BYTES = 100 * 2**20
 """Minimum size of Ray's object store."""
 
 MAX_TEMP_DIR = 18
-"""Maximum length of the path of the temporary folder: macOS allows 103 bytes for a socket, and Ray's names are long."""
+"""Maximum length of the path of the temporary folder, else /tmp: macOS allows 103 bytes for a socket of Ray."""
 
 
 def require_ray(extra: str, *modules: str, user: str) -> None:
@@ -60,9 +60,8 @@ def ray_session(address: str | None, *, memory: int = 0) -> Iterator[None]:
         yield
         return
     logging.getLogger("ray").setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory(
-        prefix="velogan-ray-", dir=_short_temp_dir(), ignore_cleanup_errors=True
-    ) as folder:
+    parent = tempfile.gettempdir() if len(tempfile.gettempdir()) <= MAX_TEMP_DIR else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="velogan-ray-", dir=parent, ignore_cleanup_errors=True) as folder:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -71,12 +70,6 @@ def ray_session(address: str | None, *, memory: int = 0) -> Iterator[None]:
                 yield
         finally:
             ray.shutdown()
-
-
-def _short_temp_dir() -> str:
-    """Return the folder for temporary files, or /tmp if its path is too long for the names of Ray's sockets."""
-    folder = tempfile.gettempdir()
-    return folder if len(folder) <= MAX_TEMP_DIR else "/tmp"
 
 
 def _start_or_connect(address: str | None, folder: str, memory: int) -> None:

@@ -33,7 +33,10 @@ class StreamRunner:
         cache_enabled = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)  # one stream must not use the casts of weights that another makes
         try:
-            outputs = [_run(branch, stream) for branch, stream in zip(branches, streams)]
+            outputs: list[tuple[Tensor, ...]] = []
+            for branch, stream in zip(branches, streams):
+                with torch.cuda.stream(stream):
+                    outputs.append(branch())
         finally:
             torch.set_autocast_cache_enabled(cache_enabled)
         for stream, tensors in zip(streams, outputs):
@@ -41,8 +44,3 @@ class StreamRunner:
             for tensor in tensors:
                 tensor.record_stream(current)
         return outputs
-
-
-def _run(branch: Branch, stream: torch.cuda.Stream) -> tuple[Tensor, ...]:
-    with torch.cuda.stream(stream):
-        return branch()

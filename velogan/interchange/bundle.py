@@ -70,8 +70,9 @@ def write_export(path: Path, out: Path, *, format: Format, options: ExportOption
         for model in models.values():
             check_for_browsers(model)
         runtime = fetch_runtime(options.onnxruntime)
-    if format == "hub":
-        _remove_old_export(out)
+    if format == "hub":  # the manifest first: without it an incomplete folder is no checkpoint
+        for name in (MANIFEST, EXAMPLE, *WEIGHTS):
+            (out / name).unlink(missing_ok=True)
     metadata = options.metadata or CardMetadata()
     files = {}
     for direction, model in models.items():
@@ -153,12 +154,6 @@ def _write_discriminators(models: Mapping[Direction, Translator], out: Path) -> 
             except ValueError:
                 left_out.append(role)
     return left_out
-
-
-def _remove_old_export(out: Path) -> None:
-    """Remove the files of an earlier export for the hub."""
-    for name in (MANIFEST, EXAMPLE, *WEIGHTS):  # the manifest first: without it an incomplete folder is no checkpoint
-        (out / name).unlink(missing_ok=True)
 
 
 def _write_manifests(out: Path, files: Files) -> None:

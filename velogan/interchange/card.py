@@ -78,7 +78,10 @@ def card(
     licence = f"`{metadata.license}`, as its publisher states." if metadata.license else _UNSTATED
     text = _template("card.md").format(
         title=name or ", ".join(exported.file.name for _, exported in files.values()),
-        directions=" and ".join(f"{direction}: {_pictures(model)}" for direction, (model, _) in files.items()),
+        directions=" and ".join(
+            f"{direction}: {' to '.join(model.domains) if model.header.get('data') else 'unknown pictures'}"
+            for direction, (model, _) in files.items()
+        ),
         example=f"\n![before and after]({example})\n" if example else "",
         files="".join(_file(direction, *file, metadata, format) for direction, file in files.items()),
         left_out=f"\nLeft out, since the format has no such network: {', '.join(left_out)}.\n" if left_out else "",
@@ -87,11 +90,6 @@ def card(
     )
     header = _header(files, metadata) if format == "hub" else ""
     return f"{header}{text}{SIGNATURE}{__version__}, PyTorch {torch.__version__}.\n"
-
-
-def _pictures(model: Translator) -> str:
-    """Return the names of the source and target domain; unknown for imported weights."""
-    return " to ".join(model.domains) if isinstance(model.header.get("data"), Mapping) else "unknown pictures"
 
 
 def _header(files: Files, metadata: CardMetadata) -> str:

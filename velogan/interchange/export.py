@@ -258,19 +258,16 @@ def _example(model: Translator) -> Tensor:
     return torch.zeros(2, model.header.get("in_channels", 3), side, side + max(32, model.multiple))
 
 
-def _max_difference(model: Translator, run: Run, sizes: list[Size]) -> float:
-    return max(_difference(model, run, size, count=count) for size in sizes for count in (1, 2))
-
-
 @torch.inference_mode()
-def _difference(model: Translator, run: Run, size: Size, *, count: int) -> float:
-    """Return the largest difference on noise (`count` 1) or smooth images (`count` 2)."""
-    generator = torch.Generator().manual_seed(0)
-    channels = model.header.get("in_channels", 3)
-    noise = torch.rand(count, channels, *size, generator=generator) * 2 - 1
-    smooth = torch.rand(count, channels, 6, 6, generator=generator) * 2 - 1
-    images = noise if count == 1 else F.interpolate(smooth, size, mode="bilinear")
-    return float((run(images.clone()) - model(images)).abs().max())
+def _max_difference(model: Translator, run: Run, sizes: list[Size]) -> float:
+    """Return the largest difference on an image of noise and on two smooth images of each size."""
+    generator, channels, differences = torch.Generator().manual_seed(0), model.header.get("in_channels", 3), []
+    for size in sizes:
+        noise = torch.rand(1, channels, *size, generator=generator) * 2 - 1
+        smooth = torch.rand(2, channels, 6, 6, generator=generator) * 2 - 1
+        for images in (noise, F.interpolate(smooth, size, mode="bilinear")):
+            differences.append((run(images.clone()) - model(images)).abs().max())
+    return float(torch.stack(differences).max())  # NaN if one is
 
 
 @contextmanager

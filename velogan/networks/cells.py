@@ -88,14 +88,12 @@ def count_blocks(operations: Sequence[str], space: Space = "paper") -> int:
     return rest // 2
 
 
-_DEFAULT_OPERATIONS: dict[Kind, str] = {"e": "conv3", "r": "conv3", "d": "transposed3"}
-
-
 def default_operations(
     kinds: Sequence[Kind], *, space: Space = "paper", discriminator: bool = False
 ) -> tuple[str, ...]:
     """Return operations, one of each of `kinds`, with which cells resemble CycleGAN's networks."""
-    names = [("conv4" if discriminator and kind == "e" else _DEFAULT_OPERATIONS[kind]) for kind in kinds]
+    by_kind = {"e": "conv4" if discriminator else "conv3", "r": "conv3", "d": "transposed3"}
+    names = [by_kind[kind] for kind in kinds]
     if space == "code" and not discriminator:
         names[0] = names[-1] = "conv7"
     return tuple(names)

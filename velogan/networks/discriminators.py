@@ -99,11 +99,7 @@ def build_discriminator(
     """
     if config.network == "projected":
         return _projected(config, patch=None)
-    if config.network == "cells":
-        return _initialised(_cells(config, in_channels, fill=fill), config)
-    layers = config.layers if config.network == "n_layers" else 3
-    pixel = config.network == "pixel"
-    net = _initialised(_pixel(config, in_channels) if pixel else _patch(config, in_channels, layers=layers), config)
+    net = _build(config, in_channels, fill=fill)
     return _projected(config, patch=net) if config.network == "projected+basic" else net
 
 
@@ -121,21 +117,17 @@ def build_encoding_discriminator(
     quarter of its side. The receptive field of `basic` is 16x16 positions: after a resnet's encoder 73x73 pixels, since
     that of a position is 13x13 pixels, and positions are 4 pixels apart.
     """
+    return _build(config, in_channels, fill=fill, first=2)
+
+
+def _build(config: DiscriminatorConfig, in_channels: int, *, fill: FillSlot | None, first: int = 0) -> Stage:
+    """Build an initialised discriminator; `first`: index of the first operation of cells, or convolution of patches."""
     if config.network == "cells":
-        return _initialised(_cells(config, in_channels, fill=fill, first=2), config)
-    if config.network == "pixel":
-        return _initialised(_pixel(config, in_channels), config)
-    layers = config.layers if config.network == "n_layers" else 3
-    if layers < 2:
-        raise ValueError(
-            f"discriminator.layers={layers} leaves no layer for encodings, which have a quarter of the image's side: "
-            "set 2 or more"
-        )
-    return _initialised(_patch(config, in_channels, layers=layers, first=2), config)
-
-
-def _initialised(model: nn.Sequential, config: DiscriminatorConfig) -> Stage:
-    """Return the discriminator of these layers, initialised."""
+        model = _cells(config, in_channels, fill=fill, first=first)
+    elif config.network == "pixel":
+        model = _pixel(config, in_channels)
+    else:
+        model = _patch(config, in_channels, first=first)
     net = Stage(model)
     initialise(net, init=config.init)
     if config.norm == "spectral" or (config.network, config.space) == ("cells", "code"):
@@ -143,7 +135,7 @@ def _initialised(model: nn.Sequential, config: DiscriminatorConfig) -> Stage:
     return net
 
 
-def _cells(config: DiscriminatorConfig, in_channels: int, *, fill: FillSlot | None, first: int = 0) -> nn.Sequential:
+def _cells(config: DiscriminatorConfig, in_channels: int, *, fill: FillSlot | None, first: int) -> nn.Sequential:
     return discriminator_layers(
         fill or fill_with(config.resolved_operations[first:]),
         channels=config.channels,
@@ -161,8 +153,14 @@ def _norm(config: DiscriminatorConfig) -> tuple[Callable[[int], nn.Module], bool
     return norm_layer(config.norm), config.norm == "instance"
 
 
-def _patch(config: DiscriminatorConfig, in_channels: int, *, layers: int, first: int = 1) -> nn.Sequential:
-    """Build a PatchGAN; if `first` is 2 or more, only its layers from that inner convolution on."""
+def _patch(config: DiscriminatorConfig, in_channels: int, *, first: int) -> nn.Sequential:
+    """Build a PatchGAN from its convolution `first` on."""
+    layers = config.layers if config.network == "n_layers" else 3
+    if first > layers:
+        raise ValueError(
+            f"discriminator.layers={layers} leaves no layer for encodings, which have a quarter of the image's side: "
+            "set 2 or more"
+        )
     width, (make_norm, bias) = config.channels, _norm(config)
     parts: list[nn.Module] = []
     down_stride = 1 if config.antialias else 2
@@ -170,11 +168,11 @@ def _patch(config: DiscriminatorConfig, in_channels: int, *, layers: int, first:
     def blur(channels: int) -> list[nn.Module]:
         return [BlurDown(channels)] if config.antialias else []
 
-    if first == 1:
+    if first == 0:
         conv = nn.Conv2d(in_channels, width, 4, stride=down_stride, padding=1)
         parts = [conv, nn.LeakyReLU(0.2), *blur(width)]
-    for n in range(first, layers + 1):
-        c_in = in_channels if n == first > 1 else width * min(2 ** (n - 1), 8)
+    for n in range(max(first, 1), layers + 1):
+        c_in = in_channels if n == first else width * min(2 ** (n - 1), 8)
         c_out = width * min(2**n, 8)
         stride = down_stride if n < layers else 1
         conv = nn.Conv2d(c_in, c_out, 4, stride=stride, padding=1, bias=bias)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
@@ -127,7 +127,10 @@ def _hook_layers(net: nn.Module, names: Sequence[str]) -> FrozenFeatures:
     device = next(iter(weights.values())).device
     maps = _HookedLayers(net, names)
     widths = tuple(output.shape[1] for output in maps(torch.zeros(1, 3, 64, 64, device=device)))
-    return FrozenFeatures(maps, widths, "" if device.type == "meta" else _fingerprint(weights))
+    digest = hashlib.sha256()
+    for name, value in weights.items() if device.type != "meta" else ():
+        digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
+    return FrozenFeatures(maps, widths, digest.hexdigest())
 
 
 class _HookedLayers(nn.Module):
@@ -145,10 +148,3 @@ class _HookedLayers(nn.Module):
 
     def _record(self, name: str, layer: nn.Module, inputs: Any, output: Tensor) -> None:
         self._outputs[name] = output.clone()  # the next layer may overwrite it, as the ReLUs of VGG do
-
-
-def _fingerprint(weights: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name, value in weights.items():
-        digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

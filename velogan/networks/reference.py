@@ -177,22 +177,16 @@ def _infer_resnet(state: Mapping[str, Tensor]) -> dict[str, Any]:
         raise ValueError(f"unexpected key {zeros!r}: its blocks have zero padding, not reflection padding")
     first = state["model.1.weight"]
     last = _last_convolution(state)
-    sampled = {tuple(value.shape[2:]) for name, value in state.items() if name.endswith(_FILTER)}
+    filters = {len(value[0, 0]) for name, value in state.items() if name.endswith(_FILTER) and value.ndim == 4}
+    antialias: dict[tuple[int, ...], Any] = {(3,): "down", (4,): "up", (3, 4): "both"}
     config = GeneratorConfig(
         blocks=len(blocks),
         channels=first.shape[0],
-        antialias=_SAMPLING.get(frozenset(sampled), "none"),
+        antialias=antialias.get(tuple(sorted(filters)), "none"),
         norm=_norm_of(state, "model.1", "model.2"),
         dropout=any(name.endswith(".conv_block.6.weight") and value.ndim == 4 for name, value in state.items()),
     )
-    return _generator_header(config, first.shape[1], last.shape[0])
-
-
-_SAMPLING: dict[frozenset[tuple[int, ...]], Any] = {
-    frozenset({(3, 3)}): "down",
-    frozenset({(4, 4)}): "up",
-    frozenset({(3, 3), (4, 4)}): "both",
-}
+    return _build_header("generator", config, in_channels=first.shape[1], out_channels=last.shape[0])
 
 
 def _infer_unet(state: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -206,7 +200,7 @@ def _infer_unet(state: Mapping[str, Tensor]) -> dict[str, Any]:
     inner = "model.model.1.model"
     norm = _norm_of(state, f"{inner}.1", f"{inner}.2")
     config = GeneratorConfig.model_validate({"network": _UNETS[downs], "channels": first.shape[0], "norm": norm})
-    return _generator_header(config, first.shape[1], last.shape[1])
+    return _build_header("generator", config, in_channels=first.shape[1], out_channels=last.shape[1])
 
 
 def _infer_patch(state: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -219,22 +213,17 @@ def _infer_patch(state: Mapping[str, Tensor]) -> dict[str, Any]:
     else:
         norm = _norm_of(state, "model.2", "model.3")
     config = DiscriminatorConfig.model_validate({"channels": first.shape[0], "norm": norm, **fields})
-    return _discriminator_header(config, first.shape[1])
+    return _build_header("discriminator", config, in_channels=first.shape[1])
 
 
 def _infer_pixel(state: Mapping[str, Tensor]) -> dict[str, Any]:
     first = state["model.0.weight"]
     config = DiscriminatorConfig(network="pixel", channels=first.shape[0], norm=_norm_of(state, "model.2", "model.3"))
-    return _discriminator_header(config, first.shape[1])
+    return _build_header("discriminator", config, in_channels=first.shape[1])
 
 
-def _generator_header(config: GeneratorConfig, in_channels: int, out_channels: int) -> dict[str, Any]:
-    channels = {"in_channels": in_channels, "out_channels": out_channels}
-    return {"network": "generator", "config": config.model_dump(mode="json"), **channels}
-
-
-def _discriminator_header(config: DiscriminatorConfig, in_channels: int) -> dict[str, Any]:
-    return {"network": "discriminator", "config": config.model_dump(mode="json"), "in_channels": in_channels}
+def _build_header(kind: str, config: GeneratorConfig | DiscriminatorConfig, **channels: int) -> dict[str, Any]:
+    return {"network": kind, "config": config.model_dump(mode="json"), **channels}
 
 
 def _norm_of(state: Mapping[str, Tensor], convolution: str, norm: str) -> Any:

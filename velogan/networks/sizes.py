@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.types import Direction
 
 BYTES_PER_WEIGHT = 4
 """Bytes of a float32 weight, and of its gradient."""
@@ -90,10 +91,7 @@ def widths_matching(
     target_bytes = sum(_bytes(target, in_and_out) for in_and_out in channels)
 
     def total_bytes(widths: Sequence[int]) -> int:
-        return sum(
-            _bytes(config.model_copy(update={"channels": width}), in_and_out)
-            for config, width, in_and_out in zip(generators, widths, channels)
-        )
+        return sum(map(_bytes, generators, channels, widths))
 
     def relative_error(widths: list[int]) -> float:
         return abs(total_bytes(widths) / target_bytes - 1)
@@ -116,20 +114,17 @@ def widths_matching(
 
 def nearest_width(config: GeneratorConfig, target: GeneratorConfig, *, channels: tuple[int, int]) -> int:
     """Return the width at which a generator's size is nearest to `target`; `channels`: of input and output images."""
-
-    def bytes_of(width: int) -> int:
-        return _bytes(config.model_copy(update={"channels": width}), channels)
-
     target_bytes = _bytes(target, channels)
-    low = max(1, _largest_true(lambda width: bytes_of(width) <= target_bytes))
-    return min((low, low + 1), key=lambda width: abs(bytes_of(width) - target_bytes))
+    low = max(1, _largest_true(lambda width: _bytes(config, channels, width) <= target_bytes))
+    return min((low, low + 1), key=lambda width: abs(_bytes(config, channels, width) - target_bytes))
 
 
-def _bytes(config: GeneratorConfig, channels: tuple[int, int]) -> int:
+def _bytes(config: GeneratorConfig, channels: tuple[int, int], width: int | None = None) -> int:
+    """Return the bytes of a generator with `channels` of input and output, at its width or at another."""
+    config = config.model_copy(update={"channels": width or config.channels})
     with torch.device("meta"):
-        return BYTES_PER_WEIGHT * count_parameters(
-            build_generator(config, in_channels=channels[0], out_channels=channels[1])
-        )
+        net = build_generator(config, in_channels=channels[0], out_channels=channels[1])
+    return BYTES_PER_WEIGHT * count_parameters(net)
 
 
 def _largest_true(condition: Callable[[int], bool], maximum: int = 4095) -> int:
@@ -141,19 +136,17 @@ def _largest_true(condition: Callable[[int], bool], maximum: int = 4095) -> int:
     return low
 
 
-def size_table(sizes: Sequence[NetworkSize], names: Sequence[str], *, side: int = 256) -> str:
-    """Format parameters, MACs and bytes of each generator, and the asymmetry: the ratio of the last to the first size.
+def describe_sizes(sizes: Mapping[Direction, NetworkSize], *, side: int) -> str:
+    """Describe generators by name, and the asymmetry: the ratio of the last to the first size.
 
     `side`: of the image for which MACs were counted.
     """
-
-    def format_line(name: str, size: NetworkSize) -> str:
-        return f"{name:<10} {size.parameters:>12,} {size.macs / 1e9:>8.2f} G {size.bytes / 1e6:>9.3f} MB"
-
-    lines = [f"{'generator':<10} {'parameters':>12} {'MACs':>10} {'bytes':>12}", *map(format_line, names, sizes)]
+    lines = [
+        f"{name}: {size.parameters:,} parameters, {size.bytes / 1e6:.3f} MB, {size.macs / 1e9:.2f} G "
+        f"multiply-accumulates for one image of {side}x{side}"
+        for name, size in sizes.items()
+    ]
     if len(sizes) > 1:
-        total = NetworkSize(sum(size.parameters for size in sizes), sum(size.macs for size in sizes))
-        ratio = sizes[-1].parameters / sizes[0].parameters
-        lines += [format_line("total", total), f"asymmetry: {names[-1]} has {ratio:.3f} times the bytes of {names[0]}"]
-    lines.append(f"MACs: multiply-accumulates for one image of {side}x{side}")
+        (first, *_, last), numbers = sizes, [size.parameters for size in sizes.values()]
+        lines.append(f"asymmetry: {last} has {numbers[-1] / numbers[0]:.3f} times the bytes of {first}")
     return "\n".join(lines)

@@ -72,7 +72,7 @@ class ArchitectureRecorder:
     def start(self, images: int) -> None:
         """Start at `images` seen. Later lines are removed, since those images are processed again."""
         rows = [row for row in read_architecture(self._history.parent) if row["images"] <= images]
-        write_text(self._history, "".join(map(_format_line, rows)))
+        write_text(self._history, "".join(f"{json.dumps(row)}\n" for row in rows))
         self._last = rows[-1]["images"] if rows else -1
         self.write(images)
 
@@ -81,11 +81,7 @@ class ArchitectureRecorder:
         if self._last < images:  # the end of a run may coincide with an interval
             self._last = images
             with open(self._history, "ab") as file:
-                file.write(_format_line({"images": images, "shares": self._shares()}).encode())
+                file.write(f"{json.dumps({'images': images, 'shares': self._shares()})}\n".encode())
         genotype = self._genotype()
         provenance = {**genotype.provenance, "images": images, **self._provenance}
         write_text(self._genotype_file, genotype.model_copy(update={"provenance": provenance}).to_json())
-
-
-def _format_line(row: HistoryEntry) -> str:
-    return json.dumps(row) + "\n"

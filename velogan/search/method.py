@@ -114,7 +114,7 @@ class SearchMethod(Method):
             raise ValueError("generator.operations and discriminator.operations leave nothing to search: omit one")
 
     def roles(self, spec: Spec, factory: NetworkFactory) -> dict[str, Role]:
-        roles = self.inner.roles(spec, SupernetFactory(factory))
+        roles = self.inner.roles(spec, factory if isinstance(factory, SupernetFactory) else SupernetFactory())
         arch_roles: dict[str, Role] = {}
         for name, role in list(roles.items()):
             if mixtures(role.net):
@@ -255,11 +255,11 @@ class SearchObjective:
         return tuple(name for name in names if name in self.arch_roles)
 
 
-class _PlaceholderFactory(NetworkFactory):
-    """Builds no discriminators without cells, whose pretrained features may not be installed."""
+class _PlaceholderFactory(SupernetFactory):
+    """Builds no discriminators that are not searched: their pretrained features may not be installed."""
 
     def discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
-        return nn.Identity()
+        return super().discriminator(config, in_channels=in_channels) if is_searched(config) else nn.Identity()
 
 
 METHODS: dict[str, type[Method]] = {**PLAIN_METHODS, SearchMethod.kind: SearchMethod}

@@ -34,26 +34,18 @@ def is_searched(config: GeneratorConfig | DiscriminatorConfig) -> bool:
 
 
 class SupernetFactory(NetworkFactory):
-    """Builds supernets for networks whose operations are searched, and others by `factory`."""
-
-    def __init__(self, factory: NetworkFactory):
-        self._factory = factory
+    """Builds supernets for networks whose operations are searched."""
 
     def generator(self, config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3) -> nn.Module:
-        channels = {"in_channels": in_channels, "out_channels": out_channels}
-        if is_searched(config):
-            return build_generator(config, **channels, fill=MixedOp)
-        return self._factory.generator(config, **channels)
+        fill = MixedOp if is_searched(config) else None
+        return build_generator(config, in_channels=in_channels, out_channels=out_channels, fill=fill)
 
     def discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
-        if is_searched(config):
-            return build_discriminator(config, in_channels=in_channels, fill=MixedOp)
-        return self._factory.discriminator(config, in_channels=in_channels)
+        return build_discriminator(config, in_channels=in_channels, fill=MixedOp if is_searched(config) else None)
 
     def encoding_discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
-        if is_searched(config):
-            return build_encoding_discriminator(config, in_channels=in_channels, fill=MixedOp)
-        return self._factory.encoding_discriminator(config, in_channels=in_channels)
+        fill = MixedOp if is_searched(config) else None
+        return build_encoding_discriminator(config, in_channels=in_channels, fill=fill)
 
 
 class MixedOp(nn.Module):
