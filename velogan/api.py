@@ -228,7 +228,7 @@ def evaluate(
     limit: int | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Score a run on held-out images; return `scores`, each with that of the unchanged input, and the `protocol`.
+    """Score a run on held-out images; return `scores`, with those of the unchanged input, and the `protocol`.
 
     The arguments are those of `velogan evaluate`; `features` None: lite2 if installed.
     """

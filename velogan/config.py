@@ -44,7 +44,7 @@ SIZES: dict[Size, dict[str, int]] = {
     "m": {"channels": 64, "blocks": 6, "discriminator": 64},
     "l": {"channels": 64, "blocks": 9, "discriminator": 64},
 }
-"""The one dial: generator width and residual blocks, discriminator width. `l` is the paper's."""
+"""Values of `--size`: generator width and residual blocks, discriminator width. `l` is the paper's."""
 
 RESNET_ONLY_DEFAULTS = {
     name: GeneratorConfig.model_fields[name].default for name in ("decoder", "antialias", "padding", "dropout")
@@ -127,10 +127,10 @@ class Config(BaseModel):
         self.method.check(self.spec)
         for field in ("masks_a", "masks_b", "labels_a", "labels_b"):
             if getattr(self.data, field) is not None:
-                self._check_adds_terms(field)
+                self._check_annotation_support(field)
         return self
 
-    def _check_adds_terms(self, field: str) -> None:
+    def _check_annotation_support(self, field: str) -> None:
         """Raise ValueError if the run does not support the loss terms that `data.<field>` adds."""
         setting = f"data.{field}={getattr(self.data, field)}"
         if not isinstance(self.method, ImageGAN):
@@ -196,8 +196,8 @@ class Config(BaseModel):
         """Return a copy with the networks of a genotype; networks that it does not contain are unchanged.
 
         `hidden`: channels of the encodings, for all or by direction; None: the genotype's, or those of the generators.
-        `match`: choose the width so that the generators together have the bytes of two ResNet-9 of this width ("C64"),
-        or of two generators of this configuration.
+        `match`: choose the width at which the generators together are as large as two ResNet-9s of this width ("C64"),
+        or as two generators of this configuration.
         """
         directions: list[Direction] = [name for name in self.method.directions if name in genotype.generators]
         first, last = directions[0], directions[-1]

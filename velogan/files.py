@@ -108,7 +108,7 @@ class _PlainValues(yaml.SafeLoader):
 
 
 def looks_like_file_name(path: Path) -> bool:
-    """Return whether a path that is not a folder has a file extension: at least two letters, other characters digits.
+    """Return whether `path` is no folder and has a file extension: ASCII letters, at least two, and digits.
 
     `out.geotiffs` and `out.mp4` have one, `out.v2` and `results.2026` do not.
     """
@@ -148,7 +148,7 @@ def sha256(file: Path) -> str:
 
 
 def install_hint(extra: str) -> str:
-    """Return the command that installs an extra of `pyproject.toml`; velogan is not on PyPI."""
+    """Return how to install an extra of `pyproject.toml`; velogan is not on PyPI."""
     return f"in your clone of velogan, pip install -e '.[{extra}]'"
 
 

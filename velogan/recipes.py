@@ -81,7 +81,7 @@ def demo() -> Config:
 
 
 def adam_joint() -> Config:
-    """One Adam for all four networks at 2e-4; each minimises only its own loss (docs/training.md, also the next two).
+    """One Adam for all four networks at 2e-4; each minimises only its own loss (docs/training.md).
 
     velogan train adam-joint --data horse2zebra --out runs/joint
     """

@@ -64,8 +64,8 @@ class Decision:
 class Composed(Protocol):
     """A network whose `forward` is custom but whose sub-networks may be replaced by accelerated ones."""
 
-    def map_parts(self, other: Callable[[nn.Module], nn.Module]) -> nn.Module:
-        """Return the network, with the same weights, with each such sub-network replaced by `other(part)`."""
+    def map_parts(self, function: Callable[[nn.Module], nn.Module]) -> nn.Module:
+        """Return the network, with the same weights, with each such sub-network replaced by `function(part)`."""
         ...
 
 

@@ -35,7 +35,7 @@ def compile_network(net: nn.Module, *, cache: Path) -> nn.Module:
 
 
 def find_missing_compiler(device: torch.device) -> str:
-    """Return the name of what torch.compile needs for `device` and is not installed; empty if nothing is missing."""
+    """Return the name of the compiler that torch.compile lacks for `device`; empty if none is missing."""
     if not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")):
         return "a C++ compiler"
     return "Triton" if device.type == "cuda" and importlib.util.find_spec("triton") is None else ""

@@ -51,7 +51,7 @@ class Length:
 
     @property
     def schedule_epochs(self) -> int:
-        """Epochs of the learning-rate schedule: those of the run as in the reference, or 200 like the paper's run."""
+        """Epochs of the learning-rate schedule: the run's, as in the reference, or 200, as in the paper."""
         return max(1, math.ceil(self.span.amount)) if self.span.unit == "epochs" else 200
 
     @property

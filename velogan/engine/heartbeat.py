@@ -75,7 +75,7 @@ class Heartbeat:
                 thread.join(_STORE_TIMEOUT_S)
 
     def claim_error_report(self) -> bool:
-        """Return True for the first rank that asks: only that one prints the reason why the run ends."""
+        """Return True for the first rank that calls this: only that one prints the reason why the run ends."""
         return self._call_with_timeout(lambda: self._messages.add("velogan/reported", 1)) in (1, None)
 
     def unresponsive_ranks(self) -> str:

@@ -32,7 +32,7 @@ class LossScale:
 
     @torch.no_grad()
     def check_overflow(self, flags: Tensor) -> Tensor:
-        """Return `finite_flags` of unscaled gradients with the last one set if the only problem is an overflow."""
+        """Return `flags`, the `finite_flags` after `unscale`, with the last one true if there is only an overflow."""
         overflow = flags[:-1].all() & ~flags[-1] & (self.factor > 1)
         self.skip.copy_(overflow)
         self._overflow.copy_(torch.maximum(self._overflow, self.skip))

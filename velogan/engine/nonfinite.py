@@ -44,8 +44,8 @@ def finite_flags(terms: Iterable[Tensor], parameters: Iterable[nn.Parameter]) ->
 class NonFiniteLatch:
     """Records the first non-finite phase on the device, so that the host need not wait for the device in each step.
 
-    `is_set`, float32, is 0, and 1 from that phase on. A fused optimizer that has it as its `found_inf` then no longer
-    changes weights and moments. `number`, int64, is the number of that step.
+    `is_set`, float32, is 0 before that phase and 1 from then on; a fused optimizer that has it as its `found_inf` then
+    leaves weights and moments unchanged. `number`, int64, is the number of that step.
     """
 
     def __init__(self, device: torch.device):

@@ -195,13 +195,13 @@ def _match_memory_format(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 
 def _to_contiguous_strides(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Give gradients contiguous strides over their channels-last memory: the kernel would copy others needlessly."""
+    """View channels-last gradients as contiguous tensors over the same memory: the fused kernel would copy others."""
     for weight, grad in _channels_last_gradients(optimizer):
         weight.grad = grad.as_strided(weight.shape, torch.empty(weight.shape, device="meta").stride())
 
 
 def _to_weight_strides(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Restore the strides of gradients."""
+    """Restore the strides that `_to_contiguous_strides` replaced."""
     for weight, grad in _channels_last_gradients(optimizer):
         weight.grad = grad.as_strided(weight.shape, weight.stride())
 

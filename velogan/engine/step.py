@@ -108,7 +108,7 @@ class Step:
         losses: dict[str, Tensor] = {}
         for phase in self.phases:
             with record_function(phase.name):
-                local_terms = self.gradients(phase, microbatches[phase.split])
+                local_terms = self.compute_gradients(phase, microbatches[phase.split])
                 terms = self.distributed.all_reduce_gradients(self.parameters(phase), local_terms)
                 losses |= self.update(phase, terms, number=number)
         if self.scale is not None:
@@ -118,7 +118,7 @@ class Step:
         return losses
 
     def check(self) -> None:
-        """Wait for the device, with a deferred check. Raises NonFiniteError if a step since the start was broken."""
+        """Wait for the device, with a deferred check. Raises NonFiniteError if a step was not finite."""
         if self.latch is not None:
             self.latch.check()
 
@@ -141,7 +141,7 @@ class Step:
         groups = (group for optimizer in optimizers_of(phase, self.optimizers) for group in optimizer.param_groups)
         return [parameter for group in groups for parameter in group["params"]]
 
-    def gradients(self, phase: Phase, microbatches: Sequence[Microbatch]) -> dict[str, Tensor]:
+    def compute_gradients(self, phase: Phase, microbatches: Sequence[Microbatch]) -> dict[str, Tensor]:
         """Set the gradients of the phase's networks to the means over the microbatches; update their caches.
 
         Returns the means of their loss terms, detached.

@@ -40,7 +40,7 @@ MAX_RESERVED_SHARE = 0.5
 
 
 class Loader(Protocol):
-    """Loads batches, ready or for the step to prepare, from a position in images seen. `len`: images of an epoch."""
+    """Loads batches, which the step may have to prepare, from a position in images seen. `len`: images per epoch."""
 
     def __len__(self) -> int: ...
     def batches(self, position: int) -> Generator[Batch, None, None]: ...
@@ -68,13 +68,13 @@ class Hook:
 
 
 class Trainer:
-    """Trains until the end of a length, or until `stop_requested` is set, or at once if a hook sets `converged`.
+    """Trains to the end of `length`, or until `stop_requested` is set or a hook sets `converged`.
 
     All randomness of a step comes from (`seed`, images seen), so a run that is stopped and resumed computes what an
     unbroken one computes. If a value is not finite, the run ends with a NonFiniteError before any hook is called.
 
-    A length in minutes is a deadline: training ends earlier by the time that the longest round of hooks took, so that
-    the last hooks are done in time. A run so short that one round takes more than a third of it may end later.
+    A length in minutes is a deadline: training ends early enough for the last hooks, which take as long as the longest
+    earlier ones. A run so short that they take more than a third of it may end later.
 
     loaders: by split; the length of the first one is an epoch
     objective: its `state` is saved with the run; its `num_uniforms` per image are added to the batch on the host
@@ -152,11 +152,11 @@ class Trainer:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the training is at its end; the time that the last hooks need may be left."""
+        """Whether the training has reached its end, not counting the time reserved for the last hooks."""
         return self.length.progress(self.images, self._seconds) >= 1
 
     def set_length(self, length: Length) -> None:
-        """Set the length of the run; one in minutes reserves the time that the last hooks need."""
+        """Set the length of the run; in a length in minutes, reserve the time for the last hooks."""
         self.length = replace(length, reserved=max(length.reserved, self._reserved_s))
 
     def _sync_clock_and_stop(self) -> None:
@@ -202,7 +202,7 @@ class Trainer:
         self.images = images
 
     def _add_uniform_numbers(self, batches: Batches) -> Batches:
-        """Seed the step. Return its batches with uniform random numbers, with the halves swapped once that is due."""
+        """Seed the step; return its batches with uniform random numbers, and swapped halves after `swap_halves_at`."""
         if self.progress >= self._swap_halves_at:
             first, second = HALVES
             batches = {first: batches[second], second: batches[first]}
@@ -214,7 +214,7 @@ class Trainer:
         return batches
 
     def _draw(self, split: str, images: int) -> Tensor:
-        """Draw numbers for this rank's `images`: its part of those that a single process would draw for all."""
+        """Draw uniform numbers for this rank's `images`: the same that a single process would draw for them."""
         uniform = torch.rand(self.num_uniforms[split], images * self.distributed.world_size)
         uniform = uniform.narrow(1, self.distributed.rank * images, images).contiguous()
         # from other memory the copy to the device would wait for earlier steps
@@ -243,7 +243,7 @@ class Trainer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state_dict`; networks and averages are loaded separately.
 
-        Each rank loads its own state of the objective; ranks that are new load that of another.
+        Each rank loads its own state of the objective; a new rank loads that of another.
         """
         self.images = state["images"]
         for name, optimizer in self.step.optimizers.items():
@@ -282,7 +282,7 @@ def stop_on_signal(trainer: Trainer) -> Iterator[None]:
     """Stop training after the current step on SIGINT, SIGTERM or SIGHUP; a later second signal interrupts at once."""
     requested_at = 0.0
 
-    def request_stop(number: int, frame: Any) -> None:
+    def request_stop(signum: int, frame: Any) -> None:
         nonlocal requested_at
         if not trainer.stop_requested:
             trainer.stop_requested, requested_at = True, time.monotonic()
@@ -290,18 +290,18 @@ def stop_on_signal(trainer: Trainer) -> Iterator[None]:
                 with suppress(OSError, ValueError):  # a signal handler must not use a stream that may be in use
                     os.write(sys.stderr.fileno(), b"stopping: writing a checkpoint (Ctrl-C again: stop without it)\n")
         elif time.monotonic() - requested_at > REPEATED_SIGNAL_S:
-            signal.signal(number, previous[number])
-            signal.raise_signal(number)
+            signal.signal(signum, previous[signum])
+            signal.raise_signal(signum)
 
     previous = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets it
-                previous[number] = signal.signal(number, request_stop)
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:  # as nohup sets it
+                previous[signum] = signal.signal(signum, request_stop)
     except ValueError:  # not the main thread: the caller handles signals
         pass
     try:
         yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)

@@ -1,1 +1,1 @@
-"""Native code for CPUs and its Python bindings: norms, products of bfloat16 matrices, convolutions."""
+"""Native code for CPUs and GPUs, and its Python bindings: norms, matrix products, convolutions."""

@@ -34,7 +34,7 @@ def computes_in_bf16(x: Tensor) -> bool:
 
 
 class Bf16Gemm:
-    """Convolutions and gradients of the compiled library."""
+    """Convolutions and gradients in bfloat16, of the compiled library."""
 
     dtype = torch.bfloat16
     block = BLOCK

@@ -24,7 +24,7 @@ def fits_conv_weight_grad(layer: nn.Module, block: int = BLOCK) -> TypeGuard[nn.
 
 
 class ConvWeightGrad:
-    """`conv` without its bias; its weight gradient is native in the precision of `gemm`; no second derivatives."""
+    """Computes `conv` without bias, with a native weight gradient in the precision of `gemm`; no second derivatives."""
 
     def __init__(self, conv: nn.Conv2d | nn.ConvTranspose2d, gemm: Bf16Gemm | Fp32Gemm):
         self._conv, self._gemm = conv, gemm

@@ -24,7 +24,7 @@ def load_fp32_gemm(cache: Path) -> Fp32Gemm | None:
 
 
 class Fp32Gemm:
-    """Convolutions and gradients of the compiled library."""
+    """Convolutions and gradients in float32, of the compiled library."""
 
     dtype = torch.float32
     block = 32

@@ -28,7 +28,7 @@ _MAX_STEM_INPUTS = 112  # inputs of each output of the first convolution
 
 
 class FrozenMaps(nn.Module):
-    """`net`, of the kind "maps", computed natively under a bfloat16 autocast, else unchanged; no second derivatives."""
+    """Computes `net`, of kind "maps", natively under a bfloat16 autocast; else calls it. No second derivatives."""
 
     def __init__(self, net: nn.Module, gemm: Bf16Gemm):
         super().__init__()
@@ -42,7 +42,7 @@ class FrozenMaps(nn.Module):
 
 
 class FrozenMix(nn.Module):
-    """`net`, of the kind "mix", computed natively under a bfloat16 autocast, else unchanged; no second derivatives."""
+    """Computes `net`, of kind "mix", natively under a bfloat16 autocast; else calls it. No second derivatives."""
 
     def __init__(self, net: nn.Module, gemm: Bf16Gemm):
         super().__init__()
@@ -88,7 +88,7 @@ def _taps(conv: nn.Conv2d) -> int:
 
 
 class _Pointwise:
-    """A 1x1 convolution with ReLU6 or a residual add after it; and the gradient of its input."""
+    """A 1x1 convolution, followed by ReLU6 or a residual add, and the gradient of its input."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, library: ctypes.CDLL):
         """Pack the weights, `(outputs, inputs)`."""
@@ -129,7 +129,7 @@ class _Pointwise:
 
 
 class _Depthwise:
-    """A depthwise convolution with ReLU6; and the gradient of its input."""
+    """A depthwise convolution, followed by ReLU6, and the gradient of its input."""
 
     def __init__(self, conv: nn.Conv2d, library: ctypes.CDLL):
         self.kernel, self.stride = conv.kernel_size[0], conv.stride[0]
@@ -162,7 +162,7 @@ class _Depthwise:
 
 
 class _Stem:
-    """The first convolution, of float32 images * `scale` + `shift`, with ReLU6; and the gradient of the images."""
+    """The first convolution, of float32 images * `scale` + `shift`, with ReLU6, and the gradient of the images."""
 
     def __init__(self, conv: nn.Conv2d, *, scale: float, shift: float, library: ctypes.CDLL):
         self.kernel, self.stride = conv.kernel_size[0], conv.stride[0]
@@ -238,7 +238,7 @@ def _pack_network(net: nn.Module, library: ctypes.CDLL) -> _PackedNetwork:
 
 
 def _pack(matrix: Tensor) -> Tensor:
-    """Return a matrix `(k, columns)` as `frozen_pointwise` reads it: columns in vectors, of two rows each."""
+    """Return a matrix `(k, columns)` in the layout of `frozen_pointwise`: vectors of columns, two rows interleaved."""
     k, columns = matrix.shape
     wide = F.pad(matrix.detach().float(), (0, -columns % _LANES)).view(k // 2, 2, -1, _LANES)
     return wide.permute(2, 0, 3, 1).contiguous().bfloat16()

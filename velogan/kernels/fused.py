@@ -139,7 +139,7 @@ class _Planner:
         return step
 
     def _padding_index(self) -> int | None:
-        """Return the index of an even padding that comes next, perhaps after the start of a residual branch."""
+        """Return the index of a uniform padding that comes next, perhaps after the start of a residual branch."""
         index = int(self._remaining[:1] == [RESIDUAL_START])
         return index if len(self._remaining) > index and _is_uniform_padding(self._remaining[index]) else None
 

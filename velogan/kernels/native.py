@@ -33,7 +33,7 @@ def load_kernels(cache: Path) -> NormKernels | None:
 
 
 def load_library(name: str, *, cache: Path) -> ctypes.CDLL | None:
-    """Load a library of `isa.LIBRARIES`: of the wheel, or else compiled for this machine into `cache`.
+    """Load a library of `isa.LIBRARIES` from the wheel, or compile it for this machine into `cache`.
 
     Returns None if there is neither. Raises ValueError if other users may write to `cache` or the library
     (`files.create_private_folder`), or if VELOGAN_CPU_LEVEL is wrong.

@@ -105,7 +105,7 @@ def recompute_segments(plan: Plan, *, has_random: bool) -> list[PlanStep]:
 
     A segment is a residual block, or a convolution with the layers around it. It stores only its input for the
     backward pass, which recomputes the rest (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost").
-    Gradients are the same bits. If `has_random`, the state of the random numbers is restored for that.
+    Gradients are bit for bit the same. If `has_random`, the random state is restored for the recomputation.
     """
     steps: list[PlanStep] = []
     segment: list[PlanStep] = []
@@ -146,7 +146,7 @@ class _Segment:
 
 
 def as_step(function: Callable[[Tensor], Tensor]) -> PlanStep:
-    """Return the step that computes `function`."""
+    """Return `function` as a step."""
 
     def step(state: PlanState) -> None:
         state.x, state.unpadded = function(state.x), None

@@ -195,7 +195,7 @@ def _moments(
 
 @triton.jit
 def _reflected(i, size):
-    """Return the row or column of the image that the padded one has at `i`."""
+    """Return the row or column of the image that is at `i` in the padded image, counted without the padding."""
     i = tl.where(i < 0, -i, i)
     return tl.where(i >= size, 2 * (size - 1) - i, i)
 

@@ -59,10 +59,10 @@ class WinogradInferenceConv(nn.Module):
 
 
 class WinogradTrainingConv:
-    """`conv`, with its bias if `has_bias`, by Winograd's algorithm in the precision of `gemm`; no second derivatives.
+    """Computes `conv` by Winograd's algorithm, in the precision of `gemm` and with its bias if `has_bias`.
 
-    The weights are those of `conv`. They are transformed once for all forward passes, until the next backward pass:
-    fused optimizers change weights without raising their version.
+    The weights of `conv` are transformed once for all forward passes, until the next backward pass: fused optimizers
+    change weights without raising their version. There are no second derivatives.
     """
 
     def __init__(self, conv: nn.Conv2d, gemm: Bf16Gemm | Fp32Gemm, *, has_bias: bool = False):

@@ -132,7 +132,7 @@ class Method(BaseModel):
         return None
 
     def decisions(self, spec: Spec) -> list[Decision]:
-        """Return what the data enables or disables, with reasons."""
+        """Return the settings that the data turns on or off, with reasons."""
         return []
 
     def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:

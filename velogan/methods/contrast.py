@@ -187,6 +187,6 @@ class ContrastObjective(ImageGANObjective):
         heads, uniform = nets[f"H_{direction.source}"], self.slots.rows(batch, "locations")
         draws = uniform.split(PATCHES)[: len(outputs)]
         locations = [sample_locations(draw, x.shape[2] * x.shape[3]) for draw, x in zip(draws, outputs, strict=True)]
-        queries = heads([gather_at(x, where) for x, where in zip(outputs, locations)])
-        keys = heads([gather_at(x.detach(), where) for x, where in zip(inputs, locations)])
+        queries = heads([gather_at(x, indices) for x, indices in zip(outputs, locations)])
+        keys = heads([gather_at(x.detach(), indices) for x, indices in zip(inputs, locations)])
         return torch.stack([patch_nce_loss(query, key) for query, key in zip(queries, keys)]).mean()

@@ -94,7 +94,7 @@ class ImageGAN(Adversarial):
 
 @dataclass(frozen=True)
 class DirectionSpec:
-    """The names of one direction.
+    """The names of one direction's networks, images and loss terms.
 
     `letter`: suffix of its loss terms. `fake`, `reconstruction`, `identity`: its generator's outputs for real images of
     the source domain, for fakes of the source domain (the cycle), and for real images of the target domain.
@@ -132,7 +132,7 @@ class ImageGANObjective:
         self.slots = UniformSlots()
         for direction in DIRECTIONS:
             self.slots.add(f"pool {direction.letter}", 2)
-        self.slots.add("unused", 2)  # so that a seed gives the same augmentation as before
+        self.slots.add("unused", 2)  # so that a seed draws the same augmentation as in recorded runs
         for purpose in ("generator", "fake", "real"):
             for direction in DIRECTIONS:
                 self.slots.add(f"augment {purpose} {direction.letter}", self.augmenter.num_uniforms)

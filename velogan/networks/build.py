@@ -1,4 +1,4 @@
-"""Builds any network of velogan, from its configuration or from the header of its weights file."""
+"""Build any network of velogan, from its configuration or from the header of its weights file."""
 
 from __future__ import annotations
 

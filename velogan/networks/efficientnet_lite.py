@@ -63,9 +63,9 @@ class EfficientNetLite(nn.Module):
         self.requires_grad_(False).eval()
 
     def features(self, images: Tensor) -> list[Tensor]:
-        """Return maps of `(B, 3, H, W)` in [-1, 1]: `(B, widths[i], H / s, W / s)` for s = 4, 8, 16, 32, rounded up.
+        """Return the feature maps of images `(B, 3, H, W)` in [-1, 1], which are not resized; gradients reach them.
 
-        Gradients reach the images. Images are not resized.
+        The maps are `(B, widths[i], H / s, W / s)` for s = 4, 8, 16, 32, rounded up.
         """
         x = functional.relu6(self.stem((images * 127.5 + 0.5) / 128), inplace=True)  # levels 0..255, less 127, over 128
         maps: list[Tensor] = []

@@ -151,12 +151,12 @@ class GeneratorConfig(BaseModel):
 
     @property
     def has_stages(self) -> bool:
-        """Whether `split` finds an encoder, a translator and a decoder."""
+        """Whether `split` can divide the network into an encoder, a translator and a decoder."""
         return self.network in ("resnet", "cells")
 
     @property
     def encoding_channels(self) -> int:
-        """Channels of the encodings of a network that `has_stages`."""
+        """Channels of the encodings, if the network `has_stages`."""
         return self.channels if self.network == "cells" else 4 * self.channels
 
     @property
@@ -165,7 +165,7 @@ class GeneratorConfig(BaseModel):
         return self.operations or default_operations(generator_kinds(self.blocks, self.space), space=self.space)
 
     def autoencoder_fields(self) -> dict[str, Any]:
-        """Return the fields that turn this configuration into one of its encoder and decoder alone."""
+        """Return the fields that reduce this configuration to its encoder and decoder, without translator."""
         fields: dict[str, Any] = {"blocks": 0, "output": "image"}
         if self.operations:
             kinds = generator_kinds(self.blocks, self.space)

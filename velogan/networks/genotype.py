@@ -22,7 +22,7 @@ class Genotype(BaseModel):
     `discriminators`: by the direction of the generators whose outputs they classify; empty: a run's configuration
     defines them.
     `hidden`: the number of feature maps of the encodings, H, that the search used, if any.
-    `provenance`: free-form: what searched, on which data, for how long.
+    `provenance`: program, data and duration of the search, in free form.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -45,8 +45,8 @@ class FeatureEncoder(nn.Module):
 def split_for_features(net: nn.Module) -> tuple[FeatureEncoder, Stage]:
     """Split a resnet `Generator` into a feature encoder up to its middle block, and the rest, over its weights.
 
-    Features are, as in the paper, the outputs of the strided convolutions, of the first block and, of nine blocks, of
-    the fifth; of fewer blocks, of the middle one.
+    As in the paper, the features are the outputs of the strided convolutions, the first block, and the middle block
+    (the fifth of nine).
     """
     encoder, blocks, decoder = (list(stage.model.named_children()) for stage in split(net))
     layers, first_block = [*encoder, *blocks, *decoder], len(encoder)

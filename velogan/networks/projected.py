@@ -99,7 +99,7 @@ class Mix(nn.Module):
         return mixed
 
     def weight(self, kind: Literal["across", "down"], number: int) -> Tensor:
-        """Return the weight of a 1x1 convolution: "across" to map `number`, or "down" from it to the next finer map."""
+        """Return a 1x1 weight: "across" mixes the channels of map `number`, "down" leads from it to the next finer."""
         weight = self.weights[f"{kind}_{number}"]
         assert weight is not None
         return weight
@@ -131,7 +131,7 @@ def _random_weight(outputs: int, inputs: int) -> Tensor:
 
 
 def _pad_to_two_pixels(x: Tensor) -> Tensor:
-    """Append zeros to sides of one pixel of `x`, `(B, C, h, w)`, as the following convolution's padding would.
+    """Pad sides of one pixel of `x`, `(B, C, h, w)`, to two with zeros, as the following convolution's padding would.
 
     On a CPU, torch 2.13's bfloat16 convolutions with stride 2 compute wrong gradients for a side of one pixel.
     """

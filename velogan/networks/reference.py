@@ -29,7 +29,7 @@ _UNETS = {7: "unet_128", 8: "unet_256"}
 
 @dataclass(frozen=True)
 class RecognisedNetwork:
-    """A network: its weights, and the header from which `networks.build.build_network` builds it."""
+    """The weights of a network, and the header from which `networks.build.build_network` builds it."""
 
     header: dict[str, Any]
     state: dict[str, Tensor]
@@ -41,7 +41,6 @@ class RecognisedNetwork:
 
     @property
     def is_generator(self) -> bool:
-        """Whether it is a generator."""
         return self.header["network"] == "generator"
 
     @property

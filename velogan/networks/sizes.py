@@ -69,9 +69,9 @@ def count_macs(net: nn.Module, images: torch.Tensor) -> int:
 
 
 def reference_config(name: str) -> GeneratorConfig:
-    """Return the CycleGAN generator that `name` describes: C64 is a ResNet-9 of 64 maps after its first convolution.
+    """Return the CycleGAN generator that `name` describes: C64 is a ResNet-9 with 64 maps after its first convolution.
 
-    Raises ValueError if `name` is not C and a width.
+    Raises ValueError if `name` is not C followed by a width.
     """
     if not (name[:1] in ("C", "c") and name[1:].isdigit() and 1 <= int(name[1:]) <= 4096):
         raise ValueError(f"--match-size {name:.40}: write C and the width of a ResNet-9, for example C64")

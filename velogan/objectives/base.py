@@ -83,7 +83,7 @@ HALVES = ("first_half", "second_half")
 
 
 class UniformSlots:
-    """Names ranges of rows of a batch's uniform random numbers, in the order in which they are added."""
+    """Assigns names to ranges of rows of a batch's uniform random numbers, in the order in which they are added."""
 
     def __init__(self) -> None:
         self.num_uniforms = 0
@@ -105,7 +105,7 @@ class Objective(Protocol):
     `num_uniforms`: by split of the phases, the number of uniform random numbers in [0, 1) per image that the losses get
     as `batch["uniform"]`, `(num_uniforms, B)`. The losses have no other randomness, so that a step is a function of
     (weights, state, batches). The first split defines the length of an epoch. `state`: buffers that persist between
-    steps, the pools of fakes. Optional: `swap_halves_at`, the fraction of the run after which halves are exchanged.
+    steps, the pools of fakes. Optional: `swap_halves_at`, the fraction of the run after which `HALVES` are exchanged.
     """
 
     num_uniforms: Mapping[str, int]

@@ -27,8 +27,8 @@ CONFIDENCE_THRESHOLD = 0.9
 class SemanticConsistencyLoss(ExtraLoss):
     """Adds a phase that trains the segmenter, and to phase `name` a penalty for pixels that change their class.
 
-    A pixel is weighted by the segmenter's probability, for the input, of its label; in a domain without label maps, of
-    the predicted class, if above `CONFIDENCE_THRESHOLD`. So a segmenter that is hardly trained has little effect.
+    A pixel's weight is the probability that the segmenter, applied to the input, assigns to the pixel's label; without
+    label maps, to its own prediction, if above `CONFIDENCE_THRESHOLD`. So an untrained segmenter has little effect.
 
     The batch holds `label_a`, `label_b` or both, `(B, H, W)`, -1 for pixels without a class.
     """

@@ -72,8 +72,8 @@ def edge_loss(fake: Tensor, source: Tensor) -> Tensor:
     between CT and MR, and it may become faint, as roofs do in a map. Brightness and colour do not matter. Equal images
     have a small loss, since a faint edge counts in part.
 
-    `fake` and `source`: `(B, C, H, W)` in [-1, 1], equal but for C, sides of at least 2. Returns the mean over images,
-    a scalar in float32. An image without edges counts 0.
+    `fake` and `source`: `(B, C, H, W)` in [-1, 1], with equal shapes except C, sides of at least 2. Returns the mean
+    over images, a scalar in float32. An image without edges counts 0.
     """
     fake_gradient, source_gradient = _gradient(fake), _gradient(source)
     source_strength, fake_strength = source_gradient.square().sum(1), fake_gradient.square().sum(1)

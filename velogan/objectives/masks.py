@@ -1,4 +1,4 @@
-"""Loss terms on annotations in the phase that trains the generators, and the one on masks."""
+"""Extra loss terms on translations, in the phase that trains the generators; one penalises changes outside masks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GetFakes = Callable[[PhaseCache], Mapping[Direction, Tensor]]
 
 
 class ExtraLoss:
-    """Adds to `inner` loss terms on the translations of its phase `name`; `get_fakes` finds these in its cache."""
+    """Adds loss terms on translations, which `get_fakes` reads from the cache, to the phase `name` of `inner`."""
 
     def __init__(self, inner: Objective, get_fakes: GetFakes, *, name: str):
         self._inner, self._get_fakes, self._name = inner, get_fakes, name
@@ -61,7 +61,8 @@ class MaskLoss(ExtraLoss):
 def change_outside_mask(fake: Tensor, source: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of |fake - source|, both `(B, C, H, W)`, where `mask`, `(B, 1, H, W)`, is 0.
 
-    A scalar: the mean over images of their means, as microbatches need it; an image whose mask is all 1 counts 0.
+    The mean is first of each image, then over images, so that microbatches do not change it; an image whose mask is all
+    1 counts 0. A scalar.
     """
     outside = 1 - mask
     count = (outside.sum((1, 2, 3)) * fake.shape[1]).clamp(min=1)

@@ -32,9 +32,9 @@ class HistoryEntry(TypedDict):
 
 
 def read_architecture(run: Path) -> list[HistoryEntry]:
-    """Read the lines in the folder `run`, oldest first; empty if there is no file.
+    """Read the history in the folder `run`, oldest first; empty if there is no file.
 
-    Skips damaged lines, as the last may be.
+    Skips damaged lines, such as an incomplete last one.
     """
     try:
         lines = (Path(run) / HISTORY_FILE).read_bytes().splitlines()
@@ -70,7 +70,7 @@ class ArchitectureRecorder:
         self._last = -1
 
     def start(self, images: int) -> None:
-        """Start at `images` seen. Later lines are removed, since those images are processed again."""
+        """Start at `images` seen; remove later lines, whose images are processed again."""
         rows = [row for row in read_architecture(self._history.parent) if row["images"] <= images]
         write_text(self._history, "".join(f"{json.dumps(row)}\n" for row in rows))
         self._last = rows[-1]["images"] if rows else -1

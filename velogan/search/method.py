@@ -1,8 +1,8 @@
 """Architecture search: any method on supernets, whose architecture weights are trained as well.
 
 "CycleGANAS" (An and Joo 2023, section 3). Each network of cells becomes a supernet, and its architecture weights a
-separate role: those of `G_A` are `arch_G_A`. Losses, pools of fakes and stabilisers are those of the inner method, as
-are networks without cells or with operations already set.
+separate role: those of `G_A` are `arch_G_A`. Losses and pools of fakes are those of the inner method, and so are
+networks without cells or with configured operations.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SEARCHABLE = [kind for kind, method in PLAIN_METHODS.items() if method.searchabl
 
 
 def _parse_inner(value: Any) -> Any:
-    """Return the method that fields, with `kind`, or only a kind describe."""
+    """Return the method that `value` describes: its kind, or its fields including `kind`."""
     if isinstance(value, Method):
         return value
     fields: Mapping[str, Any] = {"kind": value} if isinstance(value, str) else value
@@ -203,7 +203,7 @@ def _shares(net: nn.Module) -> dict[str, dict[str, float]]:
 
 
 class SearchObjective:
-    """The inner losses, in phases that train architecture weights too, or in a second set of phases for these.
+    """The losses of the inner method; its phases, or a second set of phases, train the architecture weights.
 
     `inner`: an objective for each set of phases, so that each has its own state. `arch_roles`: the roles of
     architecture weights.
@@ -239,7 +239,7 @@ class SearchObjective:
         ]
 
     def _restrict_to(self, domain: Letter, phases: Sequence[Phase]) -> list[Phase]:
-        """Drop the generators' loss terms that depend on images of the other domain; discriminators need both."""
+        """Return `phases` without the generators' loss terms on images of the other domain."""
         domain_of = self.config.inner.domain_of
 
         def restricted_loss(loss: LossFunction, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:

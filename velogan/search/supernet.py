@@ -25,11 +25,11 @@ from velogan.types import Composed, ForwardKind
 Convolve = Callable[..., Tensor]
 
 ALPHA_DEVIATION = 1e-3
-"""Standard deviation of the initial `alpha`, near which all operations count alike. As in DARTS; the paper has none."""
+"""Standard deviation of the initial `alpha`: shares start about equal. As in DARTS; the paper has none."""
 
 
 def is_searched(config: GeneratorConfig | DiscriminatorConfig) -> bool:
-    """Return whether a search chooses the operations of this network: it has cells, and none are set."""
+    """Return whether a search chooses the operations of this network: it has cells without configured operations."""
     return config.network == "cells" and not config.operations
 
 
@@ -162,7 +162,7 @@ def _convolution(operation: nn.Module) -> _Convolution:
 
 
 def _downsample(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
-    """Compute kind e. The dilated 5x5 reads only every second pixel; the average of 2x2 pixels is a convolution too."""
+    """Compute a mixture of kind e. The dilated 5x5 reads only every second pixel; average pooling is a convolution."""
     names = [name for name in layers if name in CONVOLUTION_GEOMETRY and name != "dilated5"]
     radius = max(CONVOLUTION_GEOMETRY[name].before for name in names)
     kernels = [_Kernel(layers[name].weight, shares[name], _taps(name, radius)) for name in names]
@@ -174,7 +174,7 @@ def _downsample(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
 
 
 def _preserve_size(x: Tensor, layers: _Layers, shares: _Shares, convolve: Convolve) -> Tensor:
-    """Compute kind r: the dilated 5x5, and the sum of the others as one 7x7."""
+    """Compute a mixture of kind r: a dilated 5x5 convolution, and one 7x7 convolution with the sum of all others."""
     outer, bias = CONVOLUTION_GEOMETRY["dilated5"].before, _sum_biases(layers, shares)
     x = F.pad(x, (outer,) * 4, mode="reflect")
     radius = CONVOLUTION_GEOMETRY["conv7"].before
@@ -185,7 +185,7 @@ def _preserve_size(x: Tensor, layers: _Layers, shares: _Shares, convolve: Convol
 
 
 def _upsample(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
-    """Compute kind d. Nearest-neighbour upsampling is two taps of the transposed convolution."""
+    """Compute a mixture of kind d. Nearest-neighbour upsampling equals two taps of the transposed convolution."""
     nearest = _Kernel(layers["nearest"].weight.transpose(0, 1), shares["nearest"], slice(1, 3))
     kernels = [_Kernel(layers["transposed3"].weight, shares["transposed3"], slice(0, 3)), nearest]
     bias = _sum_biases(layers, shares, excluded="bilinear")
@@ -228,14 +228,14 @@ def _sum_kernels(kernels: Sequence[_Kernel], radius: int) -> Tensor:
 
 
 class _SumKernels(torch.autograd.Function):
-    """Sums into one tensor: with slices, autograd would copy the sum for each kernel, forward and backward."""
+    """Sums kernels in place: autograd of slices would copy the whole sum for each kernel, in both passes."""
 
     @staticmethod
     def forward(ctx, taps: list[slice], side: int, shares: Tensor, *weights: Tensor):
         ctx.save_for_backward(shares, *weights)
         ctx.taps = taps
         c_out, c_in = weights[0].shape[:2]
-        total = weights[0].new_zeros(c_out, side, side, c_in).permute(0, 3, 1, 2)  # as most weights lie in memory
+        total = weights[0].new_zeros(c_out, side, side, c_in).permute(0, 3, 1, 2)  # channels-last, as most weights
         for place, share, weight in zip(taps, shares, weights):
             total[:, :, place, place].addcmul_(weight, share)
         return total
