@@ -94,7 +94,7 @@ def run_training(command: RunCommand, config: Config, argv: list[str], *, addres
             origin={
                 "preset": preset,
                 "command": shlex.join(["velogan", *argv]),
-                "changed": _changed_fields(command, config),
+                "changed": {name: old for name, (_, old) in differences(config, RECIPES[command.preset]()).items()},
             },
             started_at=command.started_at,
         )
@@ -117,8 +117,3 @@ def print_sizes(
         sizes[direction] = network_size(generator, in_channels=in_channels, out_channels=out_channels, side=side)
     print(describe_sizes(sizes, side=side), file=sys.stderr)
     return sizes
-
-
-def _changed_fields(command: RunCommand, config: Config) -> dict[str, Any]:
-    """Return the preset's values of the fields that `config` changes."""
-    return {name: preset for name, (_, preset) in differences(config, RECIPES[command.preset]()).items()}

@@ -81,7 +81,6 @@ def _by_picture(networks: dict[str, RecognisedNetwork], source: Path) -> dict[st
 
 
 def _config(networks: dict[str, RecognisedNetwork]) -> Config:
-    """Return the default configuration with these networks."""
     sections: dict[str, Any] = {}
     for letter, section in (("G", "generator"), ("D", "discriminator")):
         first, second = (networks.get(f"{letter}_{suffix}") for suffix in "AB")

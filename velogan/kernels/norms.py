@@ -94,7 +94,6 @@ def _with_dense_rows(x: Tensor, like: Tensor) -> Tensor:
 
 
 def _without_padding(out: Tensor, pad: int) -> Tensor:
-    """Return a view of `out` without its padding."""
     height, width = out.shape[2:]
     return out.detach()[:, :, pad : height - pad, pad : width - pad]
 

@@ -243,7 +243,6 @@ def _last_convolution(state: Mapping[str, Tensor]) -> Tensor:
 
 
 def _describe(header: Mapping[str, Any]) -> str:
-    """Describe the network in words."""
     config = header["config"]
     depth = {"resnet": f" of {config.get('blocks')} blocks", "n_layers": f" of {config.get('layers')} layers"}
     suffix = ", dropout" if config.get("dropout") else ""

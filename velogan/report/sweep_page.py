@@ -125,7 +125,6 @@ def build_image_strips(pictures: Mapping[str, Mapping[str, Any]], note: str = HE
 
 
 def _strips(pairs: Sequence[tuple[Any, Any]]) -> tuple[str, str]:
-    """Return the strip of inputs and that of translations."""
     before, after = (
         "".join(f'<img src="{to_data_uri(Image.fromarray(image))}" alt="">' for image in images)
         for images in zip(*pairs)

@@ -61,10 +61,6 @@ def _segmenter(spec: Spec, colours: Tensor) -> Role:
     return Role(net=build_network(header), header={**header, "colours": colours.int().tolist()})
 
 
-def _nets(roles: Mapping[str, Role]) -> dict[str, nn.Module]:
-    return {name: role.net for name, role in roles.items()}
-
-
 def averaged_views(config: Config, averages: Nets) -> InferenceGenerators:
     """Return the generators for sample grids and validation: accelerated, with the weights of `averages`."""
     engine = config.engine.model_copy(update={"compile": "off"})  # few images, of several shapes
@@ -104,7 +100,7 @@ def build_step(
         keep_freed_memory()
     elif device.type == "cuda":  # cuDNN measures its algorithms once per shape, as in the reference, unless shapes vary
         torch.backends.cudnn.benchmark = "crop" in data.preprocess
-    nets = {name: net.to(device) for name, net in _nets(roles).items()}
+    nets = {name: role.net.to(device) for name, role in roles.items()}
     objective = _build_objective(config, shape)
     objective.state.to(device)
     if engine.channels_last:

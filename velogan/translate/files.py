@@ -222,8 +222,8 @@ class _Run:
 
     def _choose_target(self, job: Job, picture: Picture) -> Job:
         """Return the job with a target whose format can hold the result."""
-        form = output_format(self._model, picture)
-        blank = np.broadcast_to(np.zeros((), form.dtype), (*picture.pixels.shape[:2], form.channels))
+        pixel_format = output_format(self._model, picture)
+        blank = np.broadcast_to(np.zeros((), pixel_format.dtype), (*picture.pixels.shape[:2], pixel_format.channels))
         suffix = choose_suffix(job.target.suffix, Picture(blank, None if picture.alpha is None else blank[..., 0]))
         if suffix == job.target.suffix:
             return job

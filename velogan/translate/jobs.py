@@ -137,7 +137,6 @@ def escape_unprintable(name: str) -> str:
 
 
 def _single_job(source: Path, target: Path, suffix: str | None) -> Job:
-    """Return the translation of the single picture `source`."""
     if target.suffix.lower() in SUFFIXES and not target.is_dir():
         if suffix is not None and target.suffix.lower() != suffix:
             raise ValueError(f"output {target} and format={suffix[1:]} contradict each other: leave one out")

@@ -181,7 +181,6 @@ def _get_accelerator(device: torch.device, folder: Path) -> Accelerator:
 
 
 def _read_weights(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the header and the weights of a file."""
     if file.suffix != ".pth":
         return load_weights(file)
     ((role, network),) = load_reference_file(file).items()

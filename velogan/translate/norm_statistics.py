@@ -142,7 +142,6 @@ def _is_shared(step: nn.Module) -> TypeGuard[nn.InstanceNorm2d]:
 
 
 def _is_fixed(step: nn.Module) -> TypeGuard[nn.BatchNorm2d | nn.SyncBatchNorm]:
-    """Return whether `step` is a norm with stored statistics."""
     is_batch_norm = isinstance(step, (nn.BatchNorm2d, nn.SyncBatchNorm))
     return is_batch_norm and step.running_mean is not None and forward_kind_of(step) is not None
 

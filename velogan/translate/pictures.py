@@ -97,14 +97,14 @@ def to_images(model: Translator, picture: Picture) -> Tensor:
     return _to_images(pixels, model.input, model.device)
 
 
-def _to_images(pixels: np.ndarray, form: PixelFormat, device: torch.device) -> Tensor:
+def _to_images(pixels: np.ndarray, pixel_format: PixelFormat, device: torch.device) -> Tensor:
     """Convert `(B, H, W, C)` pixels to `(B, C, H, W)` in [-1, 1]."""
-    return normalize(torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2), form.range)
+    return normalize(torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2), pixel_format.range)
 
 
-def _to_pixels(images: Tensor, form: PixelFormat) -> np.ndarray:
+def _to_pixels(images: Tensor, pixel_format: PixelFormat) -> np.ndarray:
     """Convert `(B, C, H, W)` in [-1, 1] to `(B, H, W, C)` pixels."""
-    return denormalize(images, form.dtype, form.range).permute(0, 2, 3, 1).cpu().contiguous().numpy()
+    return denormalize(images, pixel_format.dtype, pixel_format.range).permute(0, 2, 3, 1).cpu().contiguous().numpy()
 
 
 def _with_metadata(picture: Picture, pixels: np.ndarray) -> Picture:

@@ -132,10 +132,12 @@ def _translate(model: Translator, job: ScanJob, provenance: Provenance, options:
     return tiles is not None
 
 
-def write_scan(target: Path, scan: Scan, slices: list[np.ndarray], form: PixelFormat, provenance: Provenance) -> None:
+def write_scan(
+    target: Path, scan: Scan, slices: list[np.ndarray], pixel_format: PixelFormat, provenance: Provenance
+) -> None:
     """Write the translated `slices` as a file of the kind of `scan`, completely or not at all."""
     with convert_decode_errors("scan"):
-        data = scan.encode(slices, form, provenance)
+        data = scan.encode(slices, pixel_format, provenance)
     with name_write_errors(target), atomic_write(target) as tmp_path:
         tmp_path.write_bytes(data)
 

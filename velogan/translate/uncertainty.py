@@ -95,7 +95,8 @@ class UncertaintyEstimator:
                 f"{width}x{height} pixels are translated in tiles, but an uncertainty map needs the complete picture: "
                 f"use at most {MAX_UNTILED_PIXELS} pixels, or tile=0 if memory allows"
             )
-        return UncertaintyMap(_to_uint8(self(to_images(self.model, picture))[0]))
+        uncertainty = self(to_images(self.model, picture))[0].clamp(0, 1)  # 1: half of the range of values, or more
+        return UncertaintyMap((uncertainty * 255).round().to(torch.uint8).cpu().numpy())
 
     def _translate_shifted(self, images: Tensor, down: int, right: int) -> Tensor:
         """Translate the shifted images, padded by reflection, and shift the results back."""
@@ -106,8 +107,3 @@ class UncertaintyEstimator:
         )
         shifted = self.model.translate_fast(images[..., rows, :][..., columns], rounded=False)
         return shifted[..., down:, right:]
-
-
-def _to_uint8(uncertainty: Tensor) -> np.ndarray:
-    """Convert to levels: 255 for 1, half of the range from -1 to 1, or more."""
-    return (uncertainty.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()

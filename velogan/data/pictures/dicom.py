@@ -185,12 +185,12 @@ class DicomScan:
             return array.astype(np.uint8 if self.bits == 8 else array.dtype)
         return (array.astype(np.float64) * slope + intercept).astype(np.float32)
 
-    def encode(self, slices: list[np.ndarray], form: PixelFormat, provenance: Provenance) -> bytes:
+    def encode(self, slices: list[np.ndarray], pixel_format: PixelFormat, provenance: Provenance) -> bytes:
         """Return a file of a new series with the same patient, study and geometry, and new pixels and pixel tags."""
         dataset = self._dataset
         _mark_as_synthetic(dataset, provenance)
         self._replace_pixels(
-            np.stack([to_channels(pixels, 1) if self._channels == 1 else pixels for pixels in slices]), form
+            np.stack([to_channels(pixels, 1) if self._channels == 1 else pixels for pixels in slices]), pixel_format
         )
         syntax = self._syntax if self._syntax in _NATIVE else ExplicitVRLittleEndian
         dataset.file_meta.TransferSyntaxUID = syntax
@@ -199,14 +199,14 @@ class DicomScan:
         dcmwrite(file, dataset, enforce_file_format=True)
         return file.getvalue()
 
-    def _replace_pixels(self, array: np.ndarray, form: PixelFormat) -> None:
+    def _replace_pixels(self, array: np.ndarray, pixel_format: PixelFormat) -> None:
         """Store `(N, H, W, C)` pixels, and replace or delete the tags that describe the old ones."""
         dataset, channels = self._dataset, array.shape[3]
         if "PerFrameFunctionalGroupsSequence" in dataset and not dataset.get("SharedFunctionalGroupsSequence"):
             dataset.SharedFunctionalGroupsSequence = Sequence([Dataset()])
         if channels == 3 and array.dtype != np.uint8:
             raise ValueError(f"colour of type {array.dtype} does not fit into DICOM: translate grey files, or 8 bits")
-        low, high = form.range or (0.0, float(np.iinfo(array.dtype).max))
+        low, high = pixel_format.range or (0.0, float(np.iinfo(array.dtype).max))
         groups = [
             *dataset.get("PerFrameFunctionalGroupsSequence", ()),
             *dataset.get("SharedFunctionalGroupsSequence", ()),

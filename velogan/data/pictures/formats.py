@@ -112,7 +112,6 @@ def can_read_heic() -> bool:
 
 
 def _read_metadata(name: str, image: ImageFile.ImageFile) -> FileMetadata:
-    """Return the metadata that Pillow has read."""
     info, frames = image.info, 1
     metadata = parse_exif(info["exif"]) if info.get("exif") else FileMetadata()
     if (name == "PNG" or info.get("jfif_unit")) and "dpi" in info:  # without a unit in a JPEG, Pillow guesses

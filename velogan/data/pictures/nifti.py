@@ -58,7 +58,7 @@ class NiftiScan:
         plane = apply_orientation(values, self._turn)[:, :, 0]
         return assemble(np.ascontiguousarray(np.rot90(plane)))
 
-    def encode(self, slices: list[np.ndarray], form: PixelFormat, provenance: Provenance) -> bytes:
+    def encode(self, slices: list[np.ndarray], pixel_format: PixelFormat, provenance: Provenance) -> bytes:
         """Return the file with other values; `descrip` and an extension state its provenance."""
         planes = [np.rot90(to_channels(pixels, 1)[..., 0], k=-1) for pixels in slices]
         back = ornt_transform(_AS_STORED, self._turn)
@@ -68,7 +68,7 @@ class NiftiScan:
         header = self._image.header.copy()
         header.set_data_dtype(volume.dtype)
         header["scl_slope"], header["scl_inter"] = 1, 0
-        header["cal_min"], header["cal_max"] = form.range or (0, 0)
+        header["cal_min"], header["cal_max"] = pixel_format.range or (0, 0)
         header["intent_code"] = header["intent_p1"] = header["intent_p2"] = header["intent_p3"] = 0
         header["intent_name"] = header["aux_file"] = b""  # the meaning of values, and their colours
         for name in {"glmax", "glmin"} & set(header):

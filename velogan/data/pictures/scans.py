@@ -35,7 +35,7 @@ Scan: TypeAlias = "DicomScan | NiftiScan | TiffStack"
 """A file of slices: `len()` is their number, `bits` the number of bits used of a stored value, `info` what it states.
 
 - `picture(index)` returns a slice, grey or RGB, in the file's units
-- `encode(slices, form, provenance)` returns the file with other slices `(H, W, C)` in `form`, and a header that states
+- `encode(slices, pixel_format, provenance)` returns the file with other slices `(H, W, C)`, and a header that states
   the provenance. Call it once, since it may modify the scan. It raises ValueError if the format cannot hold the slices.
 """
 

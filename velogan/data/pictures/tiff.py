@@ -181,7 +181,7 @@ class TiffStack:
             compute_dpi(across * factor, down * factor, 3) if factor else compute_dpi(across, down, page.resolutionunit)
         )
 
-    def encode(self, slices: list[np.ndarray], form: PixelFormat, provenance: Provenance) -> bytes:
+    def encode(self, slices: list[np.ndarray], pixel_format: PixelFormat, provenance: Provenance) -> bytes:
         """Return a stack with other pixels and the same alpha, resolution and geography."""
         originals = [self.picture(index) for index in range(len(self))]
         pages = [replace(original, pixels=pixels, icc=None) for original, pixels in zip(originals, slices)]

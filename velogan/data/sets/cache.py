@@ -197,9 +197,9 @@ def open_domain(
     return replace(domain, format=form, note=note)
 
 
-def check_range(source: ImageSource, names: Sequence[str], form: PixelFormat) -> None:
-    """Raise ValueError if the pictures `names` hold floating-point values and `form` has no range for them."""
-    if form.dtype == "float32" and form.range is None:
+def check_range(source: ImageSource, names: Sequence[str], pixel_format: PixelFormat) -> None:
+    """Raise ValueError if the pictures `names` hold floating-point values and `pixel_format` has no range."""
+    if pixel_format.dtype == "float32" and pixel_format.range is None:
         name = next((name for name in names if source.read(name).pixels.dtype.kind == "f"), names[0])
         pixels = source.read(name).pixels
         low, high = f"{pixels.min():g}", f"{pixels.max():g}"

@@ -103,21 +103,21 @@ def find_leaks(folders: Mapping[str, ImageSource], *, progress: Progress | None 
     return _find_leaks(_check_folders(folders, progress), "test")
 
 
-def domain_warnings(source: ImageSource, form: PixelFormat, values: np.ndarray, *, letter: Letter) -> list[str]:
-    """List notes on skipped files, and a warning if the range of `form` does not suit `values`, a sample of pixels."""
+def domain_warnings(source: ImageSource, pixel_format: PixelFormat, values: np.ndarray, *, letter: Letter) -> list[str]:
+    """List notes on skipped files, and a warning if the declared range does not suit `values`, a sample of pixels."""
     note = source.note if isinstance(source, Slices) else describe_skipped_files(source.directory, scans=False)
-    return [line for line in (note, range_warning(form, values, letter=letter)) if line]
+    return [line for line in (note, range_warning(pixel_format, values, letter=letter)) if line]
 
 
-def range_warning(form: PixelFormat, values: np.ndarray, *, letter: Letter) -> str:
+def range_warning(pixel_format: PixelFormat, values: np.ndarray, *, letter: Letter) -> str:
     """Return a line if a domain's range of values makes its images almost black or mostly clipped; else "".
 
     Images of 8 bits without a declared range need none; floats without one are refused elsewhere.
     """
-    has_default_range = form.range is None and form.dtype in ("uint8", "float32")
-    if not values.size or form.own_scale or has_default_range:
+    has_default_range = pixel_format.range is None and pixel_format.dtype in ("uint8", "float32")
+    if not values.size or pixel_format.own_scale or has_default_range:
         return ""
-    low, high = form.range or (0, float(np.iinfo(form.dtype).max))
+    low, high = pixel_format.range or (0, float(np.iinfo(pixel_format.dtype).max))
     hint = f"--data.range-{letter.lower()} {values.min():g} {values.max():g} would show all of them"
     outside = float(((values < low) | (values > high)).mean())
     if outside > _CLIPPED:
@@ -217,12 +217,12 @@ def _list_warnings(key: str, folder: ImageSource, good: list[_Checked], config: 
     """List what training would report or refuse of the pictures that can be read."""
     letter = LETTERS[key.endswith("B")]
     dtype = max((file.dtype for file in good), key=DEPTHS.index, default="uint8")
-    form = PixelFormat(dtype=dtype, range=config.read_options(letter)["value_range"])
-    form = folder.format(form) if isinstance(folder, Slices) else form
+    pixel_format = PixelFormat(dtype=dtype, range=config.read_options(letter)["value_range"])
+    pixel_format = folder.format(pixel_format) if isinstance(folder, Slices) else pixel_format
     values = np.concatenate([np.zeros(0), *(file.sample for file in good if file.dtype == dtype)])
-    lines = domain_warnings(folder, form, values, letter=letter)
+    lines = domain_warnings(folder, pixel_format, values, letter=letter)
     try:
-        check_range(folder, [file.name for file in good], form)
+        check_range(folder, [file.name for file in good], pixel_format)
     except ValueError as error:
         lines.append(f"{_REFUSED}{error}")
     return lines

@@ -185,9 +185,9 @@ class Slices:
             parts.append(f"slices are missing between others in {pluralize(len(gaps), 'volume')}, as of {gaps[0]}")
         return "; ".join(parts)
 
-    def format(self, form: PixelFormat) -> PixelFormat:
-        """Return `form` completed by the range of values and the number of neighbours."""
-        return replace(form, range=self.value_range, own_scale=self.index.own_scale, neighbours=self.neighbours)
+    def format(self, pixel_format: PixelFormat) -> PixelFormat:
+        """Return `pixel_format` completed by the range of values and the number of neighbours."""
+        return replace(pixel_format, range=self.value_range, own_scale=self.index.own_scale, neighbours=self.neighbours)
 
     def select(self, indices: Iterable[int]) -> Self:
         """Return the slices with these indices."""
