@@ -163,7 +163,6 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """The device of the model."""
         return self.translator.device
 
     @property

@@ -95,8 +95,8 @@ def test_rejects_unknown_features() -> None:
 def test_enlarges_small_images_for_the_features(shape: tuple[int, int], enlarged: tuple[int, int]) -> None:
     plain, large = build(), build(feature_size=96)
     images = torch.rand(2, 3, *shape)
-    expected = plain.mixed(torch.nn.functional.interpolate(images, size=enlarged, mode="bilinear"))
-    for features, wanted in zip(large.mixed(images), expected, strict=True):
+    expected = plain.mix_features(torch.nn.functional.interpolate(images, size=enlarged, mode="bilinear"))
+    for features, wanted in zip(large.mix_features(images), expected, strict=True):
         torch.testing.assert_close(features, wanted, rtol=1e-4, atol=1e-4)
 
 

@@ -17,11 +17,11 @@ KERNELS: Any = object()
 
 
 def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kernels: Any = KERNELS, **settings: Any):
-    gemm_gain = settings.pop("gemm_gain", lambda precision: 0.0)
+    gemm_speedup = settings.pop("gemm_speedup", lambda precision: 0.0)
     asked: dict[str, Any] = {"seconds": None, "one_size": True}
     needs = EngineRequirements(norms={norm}, **{**asked, "optimizers": {"adam"}, "dropout": False, **settings})
     config = config or EngineConfig(device="cpu", precision="fp32")
-    chosen, decisions = resolve_auto(config, needs, load_kernels=lambda device: kernels, gemm_gain=gemm_gain)
+    chosen, decisions = resolve_auto(config, needs, load_kernels=lambda device: kernels, gemm_speedup=gemm_speedup)
     return chosen, {decision.field: decision for decision in decisions}
 
 
@@ -145,6 +145,6 @@ def test_conflicts_are_refused_with_the_field_and_a_fix(
 @pytest.mark.parametrize(("gain", "choice"), [(0.0, "native"), (1.05, "native"), (1.9, "winograd")])
 def test_winograd_is_taken_where_it_measured_faster_in_that_precision(gain: float, choice: str, precision: Any):
     config = EngineConfig(device="cpu", precision=precision)
-    chosen, decisions = _resolve(config, gemm_gain=lambda kind: gain if kind == precision else 9.0)
+    chosen, decisions = _resolve(config, gemm_speedup=lambda kind: gain if kind == precision else 9.0)
     assert chosen.kernels == choice
     assert (f"{precision} convolutions measured {gain:.1f}x" in decisions["kernels"].reason) == (choice == "winograd")

@@ -62,7 +62,7 @@ class Length:
 
     @property
     def seconds(self) -> float | None:
-        """The length in seconds of a length in minutes; otherwise None."""
+        """The length in seconds; None if it is not in minutes."""
         return 60 * self.span.amount if self.total is None else None
 
     def saving_interval(self, every: str) -> Span:

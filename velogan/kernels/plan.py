@@ -146,8 +146,6 @@ class _Segment:
 
 
 def as_step(function: Callable[[Tensor], Tensor]) -> PlanStep:
-    """Return `function` as a step."""
-
     def step(state: PlanState) -> None:
         state.x, state.unpadded = function(state.x), None
 

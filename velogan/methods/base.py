@@ -34,7 +34,6 @@ class Spec:
 
     @property
     def norms(self) -> set[str]:
-        """The norms of all networks."""
         return {config.norm for config in (*self.generators.values(), *self.discriminators.values())}
 
     def check_equal_channels(self, reason: str) -> None:
@@ -90,12 +89,12 @@ class Method(BaseModel):
     """Whether its generators' loss terms depend on images of one domain each; see `domain_of`."""
 
     @model_serializer(mode="wrap")
-    def _add_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _add_kind_field(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {"kind": self.kind, **serialize(self)}
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_kind(cls, value: Any) -> Any:
+    def _drop_kind_field(cls, value: Any) -> Any:
         return {name: field for name, field in value.items() if name != "kind"} if isinstance(value, Mapping) else value
 
     @property

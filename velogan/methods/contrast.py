@@ -142,9 +142,9 @@ class ContrastObjective(ImageGANObjective):
         return self.build_phases(generators, tuple(direction.discriminator for direction in self.directions))
 
     def generator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """Compute adversarial, contrastive (eq. 5) and edge losses; the contrastive one also of identity outputs.
+        """Compute adversarial, contrastive (eq. 5), identity and edge losses.
 
-        The two contrastive losses share the weight, as in the authors' code.
+        The identity loss is contrastive, too; both share the weight, as in the authors' code.
         """
         config, terms, fakes = self.config, dict[str, Tensor](), dict[str, Tensor]()
         weights = {"contrast": 1.0} | ({"identity": config.identity} if config.identity else {})

@@ -44,10 +44,10 @@ class ProjectedDiscriminator(nn.Module):
         self.patch = patch
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        logits = [head(_pad_to_two_pixels(mixed)) for head, mixed in zip(self.heads, self.mixed(x))]
+        logits = [head(_pad_to_two_pixels(mixed)) for head, mixed in zip(self.heads, self.mix_features(x))]
         return (*logits, self.patch(x)) if self.patch is not None else tuple(logits)
 
-    def mixed(self, x: Tensor) -> list[Tensor]:
+    def mix_features(self, x: Tensor) -> list[Tensor]:
         """Return the inputs of the heads: mixed features `(B, width, h, w)`, finest first."""
         extract = frozen_features(self.features, x.device).maps if self._extract is None else self._extract
         return self._mix[0](extract(_enlarge(to_three_channels(x), self.size)))

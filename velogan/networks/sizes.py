@@ -83,15 +83,15 @@ def widths_matching(
 ) -> tuple[int, ...]:
     """Return the widths at which `generators` match the total size of the same number of `target` generators.
 
-    All widths are equal, as in the paper, if that matches within 1 %; else the last few are larger by one.
+    All widths are equal, as in the paper, if the total then matches within 1 %; else the last few are larger by one.
     `channels`: those of input and output images, for each generator. Default: 3 and 3.
     Raises ValueError if no widths match within 1 %.
     """
     channels = list(channels) or [(3, 3)] * len(generators)
-    target_bytes = sum(_bytes(target, in_and_out) for in_and_out in channels)
+    target_bytes = sum(_size_in_bytes(target, in_and_out) for in_and_out in channels)
 
     def total_bytes(widths: Sequence[int]) -> int:
-        return sum(map(_bytes, generators, channels, widths))
+        return sum(map(_size_in_bytes, generators, channels, widths))
 
     def relative_error(widths: list[int]) -> float:
         return abs(total_bytes(widths) / target_bytes - 1)
@@ -114,13 +114,13 @@ def widths_matching(
 
 def nearest_width(config: GeneratorConfig, target: GeneratorConfig, *, channels: tuple[int, int]) -> int:
     """Return the width at which a generator's size is nearest to `target`; `channels`: of input and output images."""
-    target_bytes = _bytes(target, channels)
-    low = max(1, _largest_true(lambda width: _bytes(config, channels, width) <= target_bytes))
-    return min((low, low + 1), key=lambda width: abs(_bytes(config, channels, width) - target_bytes))
+    target_bytes = _size_in_bytes(target, channels)
+    low = max(1, _largest_true(lambda width: _size_in_bytes(config, channels, width) <= target_bytes))
+    return min((low, low + 1), key=lambda width: abs(_size_in_bytes(config, channels, width) - target_bytes))
 
 
-def _bytes(config: GeneratorConfig, channels: tuple[int, int], width: int | None = None) -> int:
-    """Return the bytes of a generator with `channels` of input and output, at its width or at another."""
+def _size_in_bytes(config: GeneratorConfig, channels: tuple[int, int], width: int | None = None) -> int:
+    """Return the bytes of a generator; `channels`: of input and output images; `width`: default: the configured one."""
     config = config.model_copy(update={"channels": width or config.channels})
     with torch.device("meta"):
         net = build_generator(config, in_channels=channels[0], out_channels=channels[1])

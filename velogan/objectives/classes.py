@@ -61,8 +61,8 @@ class SemanticConsistencyLoss(ExtraLoss):
 def pseudo_labels(logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return target classes and their weights in [0, 1], both `(B, H, W)`, from a segmenter's `logits` `(B, K, H, W)`.
 
-    With `labels`: these, and their probabilities. Without: the most likely classes, and 0 for those below
-    `CONFIDENCE_THRESHOLD`.
+    The classes are `labels`, or the most likely ones; the weights are their probabilities. Without `labels`, weights
+    below `CONFIDENCE_THRESHOLD` are 0.
     """
     probabilities = logits.softmax(1)
     if labels is None:

@@ -256,7 +256,7 @@ class SearchObjective:
 
 
 class _PlaceholderFactory(SupernetFactory):
-    """Builds no discriminators that are not searched: their pretrained features may not be installed."""
+    """Builds placeholders for discriminators that are not searched: their features may not be installed."""
 
     def discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
         return super().discriminator(config, in_channels=in_channels) if is_searched(config) else nn.Identity()

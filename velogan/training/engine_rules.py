@@ -122,12 +122,12 @@ def resolve_auto(
     run: EngineRequirements,
     *,
     load_kernels: Callable[[torch.device], NormKernels | str],
-    gemm_gain: Callable[[str], float],
+    gemm_speedup: Callable[[str], float],
 ) -> tuple[EngineConfig, list[Decision]]:
     """Return `config` with every `auto` resolved, and the decisions. Raises ValueError for settings of `CONFLICTS`.
 
     load_kernels: returns the native kernels for a device, or the reason why they are not available
-    gemm_gain: measures how many times faster than the library's the native convolutions of a precision are; 0 if none
+    gemm_speedup: measures how many times faster native convolutions of a precision are than the library's; 0 if none
     """
     device = select_device(config)
     engine = config.model_copy(update={"device": str(device), "threads": config.threads or len(available_cores())})
@@ -135,7 +135,7 @@ def resolve_auto(
     # each rule sees the values before it; the second entry is the fallback if the rule's value conflicts
     rules: dict[str, tuple[Callable[[], tuple[str, str]], str]] = {
         "precision": (lambda: precision_for(device), "fp32"),
-        "kernels": (lambda: _kernels(engine, run, load_kernels, gemm_gain), "plain"),
+        "kernels": (lambda: _kernels(engine, run, load_kernels, gemm_speedup), "plain"),
         "checkpoint_activations": (lambda: ("off", "only on request: it takes time"), "off"),
         "compile": (lambda: _compile(engine, run), "off"),
         "mode": (lambda: _mode(device), "eager"),
@@ -169,7 +169,7 @@ def _kernels(
     engine: EngineConfig,
     run: EngineRequirements,
     load_kernels: Callable[[torch.device], NormKernels | str],
-    gemm_gain: Callable[[str], float],
+    gemm_speedup: Callable[[str], float],
 ) -> tuple[str, str]:
     device = torch.device(engine.device)
     if device.type == "cuda":
@@ -178,7 +178,7 @@ def _kernels(
         return "plain", "the native kernels are for instance norm, or none"
     if isinstance(kernels := load_kernels(device), str):
         return "plain", kernels
-    gain = gemm_gain(engine.precision)
+    gain = gemm_speedup(engine.precision)
     if gain > 1.1:
         return (
             "winograd",

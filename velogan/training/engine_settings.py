@@ -28,7 +28,7 @@ def resolve_engine(config: Config, *, processes: int = 1) -> tuple[EngineConfig,
         config.engine,
         _requirements(config, processes),
         load_kernels=load_norm_kernels,
-        gemm_gain=partial(_gemm_gain, config),
+        gemm_speedup=partial(_gemm_speedup, config),
     )
     if processes > 1:
         count = config.images_per_update
@@ -107,7 +107,7 @@ def assign_threads(distributed: DistributedContext, requested: EngineConfig, eng
     )
 
 
-def _gemm_gain(config: Config, precision: str) -> float:
+def _gemm_speedup(config: Config, precision: str) -> float:
     """Return how many times faster than the library's the native convolutions are for a typical layer; 0 if none."""
     gemm, net = load_gemm(precision), config.generator
     if gemm is None:

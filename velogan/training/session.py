@@ -122,7 +122,7 @@ class Session:
         self.reporter.write_page()
 
     def _report_patience(self, *, is_ended: bool) -> None:
-        """Report that no checkpoint will be scored, or that the patience of the run was exhausted before."""
+        """Report that no checkpoint will be scored, or that the patience was already exhausted."""
         patience = self.stopping.patience
         if self.validation.disabled_reason:
             note = f"; train.patience={patience} has no effect without scores" if patience else ""

@@ -80,8 +80,7 @@ def load_initial_weights(
 ) -> str:
     """Load `weights`, read from `path`, into the networks of `roles`; return a line that lists them.
 
-    Networks other than generators that do not fit start from scratch. Raises ValueError if a generator does not fit, or
-    no network does.
+    A network that does not fit starts from scratch. Raises ValueError if it is a generator, or if none fits.
     """
     networks = _raw_networks(config, roles)
     expected: dict[str, Mapping[str, Any]] = {

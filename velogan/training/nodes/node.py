@@ -33,7 +33,6 @@ class ModuleState:
 
     @classmethod
     def copy_from(cls, trainer: Trainer, roles: Sequence[str]) -> ModuleState:
-        """Copy the state of `roles` from `trainer`."""
         averages = {role: trainer.ema.nets[role] for role in roles if role in trainer.ema.nets}
         nets = {role: trainer.nets[role] for role in roles}
         return cls(copy_weights(nets), copy_weights(averages), copy_to_cpu(trainer.state_dict()))
@@ -102,7 +101,6 @@ class Node:
         self._trainer = build_trainer(config, data, distributed=self._context, active_phases=[phase])
 
     def execute(self, request: TrainRequest) -> Report:
-        """Train as `request` requests."""
         trainer, module = self._trainer, request.module
         if module is None and not self._has_state:
             return Report({}, None)
@@ -129,6 +127,5 @@ def copy_weights(nets: Nets) -> dict[str, Weights]:
 
 
 def load_weights(nets: Nets, weights: Mapping[str, Weights]) -> None:
-    """Load `weights` by role into `nets`."""
     for role, state in weights.items():
         nets[role].load_state_dict(state)

@@ -84,7 +84,7 @@ class RemoteStep:
         return {}
 
     def check(self) -> None:
-        """Wait until the trainer has all weights of the nodes. Raises NonFiniteError if a value there is not finite."""
+        """Wait until the trainer has all weights of the nodes. Raises NonFiniteError if a value is not finite."""
         self.schedule(self._trainer.images)
         if self._error is not None:
             raise self._error
