@@ -44,10 +44,10 @@ def dry_run(config: Config, out: Path | None, *, defaults: Config, quiet: bool) 
     select_device(config.engine)
     with Display(quiet=quiet) as display:
         sources = find_sources(config.data, progress=display.task("looking for pictures"))
-        sides = (sources.a, sources.b)
-        find_annotations(config.data, sides)  # raises ValueError if annotations are missing
-        length = parse_length(config.train.length, images_per_epoch=max(len(side.train.names) for side in sides))
-        channels = [probe_channels(side, config.data) for side in sides]
+        domains = (sources.a, sources.b)
+        find_annotations(config.data, domains)  # raises ValueError if annotations are missing
+        length = parse_length(config.train.length, images_per_epoch=max(len(domain.train.names) for domain in domains))
+        channels = [probe_channels(domain, config.data) for domain in domains]
         real, decisions = fit_to_data(config, channels, [config.data.crop] if config.data.crop else [])
         resolve_engine(real)  # raises ValueError if settings exclude each other
         if config.data.labels_a or config.data.labels_b:
@@ -56,7 +56,7 @@ def dry_run(config: Config, out: Path | None, *, defaults: Config, quiet: bool) 
             display.print_line(line)
         images, estimate = _estimate(real, images=length.total, minutes=length.span.amount, log=display.print_line)
     result = {
-        "pictures": {side.letter: {**_count_pictures(side), "channels": count} for side, count in zip(sides, channels)},
+        "pictures": {domain.letter: _count_pictures(domain, count) for domain, count in zip(domains, channels)},
         "preparation": _preparation(config.data),
         "networks": parameters_of(real.method, real.spec),
         "images": images,
@@ -73,9 +73,10 @@ def dry_run(config: Config, out: Path | None, *, defaults: Config, quiet: bool) 
     return result
 
 
-def _count_pictures(side: DomainSource) -> dict[str, Any]:
-    held_out, test = (len(part.names) if part else 0 for part in (side.validation, side.test))
-    return {"name": side.name, "training": len(side.train.names), "held_out": held_out, "test": test}
+def _count_pictures(domain: DomainSource, channels: int) -> dict[str, Any]:
+    held_out, test = (len(part.names) if part else 0 for part in (domain.validation, domain.test))
+    counts = {"training": len(domain.train.names), "held_out": held_out, "test": test}
+    return {"name": domain.name, **counts, "channels": channels}
 
 
 def _preparation(data: DataConfig) -> str:

@@ -237,13 +237,13 @@ def _find_images(
     """
     sources = find_sources(config.data.model_copy(update={"validation": 0}) if is_test_folders else config.data)
     if not is_test_folders:
-        return sources, {side.letter: side.train for side in (sources.a, sources.b)}
-    a, b = (replace(side, test=side.train, train=side.train.select(())) for side in (sources.a, sources.b))
+        return sources, {domain.letter: domain.train for domain in (sources.a, sources.b)}
+    a, b = (replace(domain, test=domain.train, train=domain.train.select(())) for domain in (sources.a, sources.b))
     try:
         trained_on = find_sources(read_config(run).data, progress=task("finding training pictures"))
     except ValueError:  # the training pictures may be missing on this machine
         return Sources(a, b, aligned=False), {}
-    return Sources(a, b, aligned=False), {side.letter: side.train for side in (trained_on.a, trained_on.b)}
+    return Sources(a, b, aligned=False), {domain.letter: domain.train for domain in (trained_on.a, trained_on.b)}
 
 
 def _find_candidates(
@@ -278,10 +278,10 @@ def _find_duplicates(
 ) -> list[dict[str, Any]]:
     """Find scored test or held-out images whose content is in the training data too."""
     folders = {f"train{letter}": source for letter, source in train_images.items()}
-    for domain in (a, b):
-        split, source = scoring_split(domain.side)
+    for images in (a, b):
+        split, source = scoring_split(images.domain)
         if split != "train":
-            folders[f"test{domain.side.letter}"] = source.select_names(domain.names)
+            folders[f"test{images.domain.letter}"] = source.select_names(images.names)
     if not any(key.startswith("test") for key in folders):
         return []
     return find_leaks(folders, progress=task("searching for duplicates"))

@@ -98,7 +98,7 @@ class DomainImages:
     `features`: the networks' outputs for them; `skipped`: names of unreadable files, each with the reason.
     """
 
-    side: DomainSource
+    domain: DomainSource
     split: Split
     names: Sequence[str]
     images: ImageSet
@@ -111,7 +111,7 @@ class DomainImages:
         sizes = sorted(list(array.shape[:2]) for array in self.images.arrays)
         pixel_format = self.images.format
         return {
-            "name": self.side.name,
+            "name": self.domain.name,
             "split": self.split,
             "images": len(self.images),
             "unreadable": [{"name": name, "reason": reason} for name, reason in self.skipped],
@@ -124,33 +124,33 @@ class DomainImages:
 
 
 def open_for_evaluation(
-    source: ImageSource, side: DomainSource, data: DataConfig, *, progress: Callable[[int, int], None] | None = None
+    source: ImageSource, domain: DomainSource, data: DataConfig, *, progress: Callable[[int, int], None] | None = None
 ) -> Domain:
-    """Open images of the domain `side`, preprocessed without random augmentation."""
-    return open_domain(source, data, test=True, **data.read_options(side.letter), progress=progress)
+    """Open images of `domain`, preprocessed without random augmentation."""
+    return open_domain(source, data, test=True, **data.read_options(domain.letter), progress=progress)
 
 
 def open_ground_truth(
-    side: DomainSource, other: DomainSource, names: Sequence[str], data: DataConfig, *, task: Task
+    domain: DomainSource, other: DomainSource, names: Sequence[str], data: DataConfig, *, task: Task
 ) -> GroundTruth:
-    """Open the true translations and object masks of the images `names` of `side`; empty without a test split.
+    """Open the true translations and object masks of the images `names` of `domain`; empty without a test split.
 
     `other`: the domain that the true translations belong to.
     """
-    if side.test is None or side.truth is None:
+    if domain.test is None or domain.truth is None:
         return GroundTruth({}, {}, None)
     truths: dict[str, Tensor] = {}
     masks: dict[str, Tensor] = {}
     labels = None
-    source = folder_of_pictures(side.truth, tuple(name for name in names if (side.truth / name).is_file()), data)
+    source = folder_of_pictures(domain.truth, tuple(name for name in names if (domain.truth / name).is_file()), data)
     if source.names:
         progress = task("preparing the truth")
         truths = _by_name(open_for_evaluation(replace(source, filled=False), other, data, progress=progress))
         labels = find_label_colours([truth[0] for truth in [*truths.values()][:: -(-len(truths) // _MAX_LABEL_MAPS)]])
         if labels is None:  # photographs: pixels without data are filled as in training
             truths = _by_name(open_for_evaluation(source, other, data, progress=progress))
-    if side.mask is not None:
-        masked = Folder(side.mask, tuple(name for name in names if (side.mask / name).is_file()), filled=False)
+    if domain.mask is not None:
+        masked = Folder(domain.mask, tuple(name for name in names if (domain.mask / name).is_file()), filled=False)
         masks = _by_name(open_domain(masked, data, test=True)) if masked.names else {}
     index_of = {name: index for index, name in enumerate(names)}
     return GroundTruth(
@@ -160,13 +160,13 @@ def open_ground_truth(
     )
 
 
-def scoring_split(side: DomainSource) -> tuple[Split, ImageSource]:
+def scoring_split(domain: DomainSource) -> tuple[Split, ImageSource]:
     """Return the images to score on: the test split, else those held out for validation, else all of train."""
-    if side.test is not None:
-        return "test", side.test
-    if side.validation is not None:
-        return "validation", side.validation
-    return "train", side.train
+    if domain.test is not None:
+        return "test", domain.test
+    if domain.validation is not None:
+        return "validation", domain.validation
+    return "train", domain.train
 
 
 def random_subset(source: SourceT, count: int | None, seed: int) -> SourceT:

@@ -219,12 +219,12 @@ def _with_ground_truth(sources: Sources, rendered: Path) -> Iterator[DomainSourc
     names = {"A": a.validation.names, "B": b.validation.names}
     if isinstance(a.train, Folder):
         answers = render_truth(a.train.directory.parent, names, into=rendered)  # pyright: ignore[reportArgumentType]
-    for side, other in ((a, b.validation), (b, a.validation)):
+    for domain, other in ((a, b.validation), (b, a.validation)):
         truth = other.directory if is_paired and isinstance(other, Folder) else None
         mask = None
         if answers:
-            truth, mask = answers / f"truth{side.letter}", answers / f"mask{side.letter}"
-        yield replace(side, test=side.validation, truth=truth, mask=mask)
+            truth, mask = answers / f"truth{domain.letter}", answers / f"mask{domain.letter}"
+        yield replace(domain, test=domain.validation, truth=truth, mask=mask)
 
 
 def _available_metrics(sources: Sources, metric: str, data: DataConfig, device: str) -> Mapping[Direction, list[str]]:

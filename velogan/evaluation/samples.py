@@ -95,35 +95,35 @@ def translate_for_grid(
 
 
 def _load_examples(
-    side: DomainSource, other: DomainSource, data: DataConfig, count: int, multiple: int
+    domain: DomainSource, other: DomainSource, data: DataConfig, count: int, multiple: int
 ) -> tuple[list[str], Tensor, Tensor | None]:
     """Return names, inputs and truths `(N, C, H, W)` of evenly spaced test images; of train if there is no test."""
-    domain = _fixed_subset(side.test or side.train, side, data, count)
+    prepared = _fixed_subset(domain.test or domain.train, domain, data, count)
     truths = None
-    if side.truth is not None and side.test is not None:
-        names = tuple(name for name in domain.names if (side.truth / name).is_file())
-        if names == domain.names:
-            truths = open_for_evaluation(folder_of_pictures(side.truth, names, data), other, data)
-    size = common_size([*domain.shapes, *(truths.shapes if truths else [])], multiple)
-    return list(domain.names), center_crops(domain, size), center_crops(truths, size) if truths else None
+    if domain.truth is not None and domain.test is not None:
+        names = tuple(name for name in prepared.names if (domain.truth / name).is_file())
+        if names == prepared.names:
+            truths = open_for_evaluation(folder_of_pictures(domain.truth, names, data), other, data)
+    size = common_size([*prepared.shapes, *(truths.shapes if truths else [])], multiple)
+    return list(prepared.names), center_crops(prepared, size), center_crops(truths, size) if truths else None
 
 
-def _fixed_subset(source: ImageSource, side: DomainSource, data: DataConfig, count: int) -> Domain:
+def _fixed_subset(source: ImageSource, domain: DomainSource, data: DataConfig, count: int) -> Domain:
     """Open `count` evenly spaced images, always the same; try more images if too many of them cannot be read."""
     num_tried = count
 
     def open_subset(names: Sequence[str], size: int) -> Domain:
-        return open_for_evaluation(source.select_names(names[i] for i in evenly_spaced(len(names), size)), side, data)
+        return open_for_evaluation(source.select_names(names[i] for i in evenly_spaced(len(names), size)), domain, data)
 
     while True:
         try:
-            domain = open_subset(source.names, num_tried)
+            prepared = open_subset(source.names, num_tried)
         except ValueError:
             if num_tried >= len(source.names):
                 raise
         else:
-            if len(domain) >= count or num_tried >= len(source.names):
-                return domain if len(domain) <= count else open_subset(domain.names, count)
+            if len(prepared) >= count or num_tried >= len(source.names):
+                return prepared if len(prepared) <= count else open_subset(prepared.names, count)
         num_tried *= 4
 
 

@@ -80,15 +80,15 @@ class Scorer:
     seed: int
     task: Task
 
-    def load(self, side: DomainSource, other: DomainSource) -> DomainImages:
-        """Load the images of `side`, their true translations into `other` and masks if known, and their features."""
-        split, source = scoring_split(side)
+    def load(self, domain: DomainSource, other: DomainSource) -> DomainImages:
+        """Load the images of `domain`, their true translations into `other` and masks if known, and their features."""
+        split, source = scoring_split(domain)
         subset = random_subset(source, self.limit, self.seed)
-        domain = open_for_evaluation(subset, side, self.data, progress=self.task(f"preparing {side.name}"))
-        images = ImageSet.from_domain(domain)
-        features = self.extract_features(images, f"extracting features of {side.name}")
-        ground_truth = open_ground_truth(side, other, domain.names, self.data, task=self.task)
-        return DomainImages(side, split, domain.names, images, ground_truth, domain.skipped, features)
+        prepared = open_for_evaluation(subset, domain, self.data, progress=self.task(f"preparing {domain.name}"))
+        images = ImageSet.from_domain(prepared)
+        features = self.extract_features(images, f"extracting features of {domain.name}")
+        ground_truth = open_ground_truth(domain, other, prepared.names, self.data, task=self.task)
+        return DomainImages(domain, split, prepared.names, images, ground_truth, prepared.skipped, features)
 
     def reference_scores(self, source: DomainImages, target: DomainImages) -> ReferenceScores:
         """Score real images of `target`, and the images of `source`, in place of translations from `source`."""
@@ -101,31 +101,31 @@ class Scorer:
         baseline: dict[str, MetricValue] = {}
         if inputs is not None:
             same_channels = inputs.format.channels == source.images.format.channels
-            phase = f"extracting features of {source.side.name}"
+            phase = f"extracting features of {source.domain.name}"
             features = source.features if same_channels else self.extract_features(inputs, phase)
             baseline = self.compute_metrics(source, target, inputs, features, resample=False)
         return ReferenceScores(real, {name: metric.value for name, metric in baseline.items()}, real_of)
 
     def _score_real_images(self, count: int, target: DomainImages) -> tuple[dict[str, float], str]:
         """Compare real target images with at most `count` other ones; return metrics by name, and what was compared."""
-        side, name = target.side, target.side.name
+        domain, name = target.domain, target.domain.name
         shares = class_shares(target.features, self.classes, seed=self.seed)
-        if target.split == "train" or not side.train.names:
+        if target.split == "train" or not domain.train.names:
             metrics = distances_between_halves(target.features, self.seed)
             real_of = f"one half of the {name} against the other"
         else:
-            subset, progress = random_subset(side.train, count, self.seed), self.task(f"preparing train {name}")
-            domain = open_for_evaluation(subset, side, self.data, progress=progress)
-            train = self.extract_features(ImageSet.from_domain(domain), f"extracting features of train {name}")
+            subset, progress = random_subset(domain.train, count, self.seed), self.task(f"preparing train {name}")
+            prepared = open_for_evaluation(subset, domain, self.data, progress=progress)
+            train = self.extract_features(ImageSet.from_domain(prepared), f"extracting features of train {name}")
             metrics = set_distances(train, target.features, seed=self.seed)
-            real_of = f"{len(domain)} train {name}"
+            real_of = f"{len(prepared)} train {name}"
         return {key: metric.value for key, metric in (metrics | shares).items()}, real_of
 
     def score(
         self, translator: Translator, source: DomainImages, target: DomainImages, references: ReferenceScores
     ) -> Iterator[dict[str, Any]]:
         """Yield the entries of `scores` for one translator, without the keys that identify the translator."""
-        name_of_source, weights = source.side.name, f"{translator.header.get('weights', 'own')} weights"
+        name_of_source, weights = source.domain.name, f"{translator.header.get('weights', 'own')} weights"
         fakes = self.translate_all(
             translator, source, target.images.format, f"translating {name_of_source} ({weights})"
         )
@@ -147,7 +147,7 @@ class Scorer:
 
     def score_reconstruction(self, autoencoder: Translator, source: DomainImages) -> Iterator[dict[str, Any]]:
         """Yield the entries of `scores` for the reconstructions of the inputs by an autoencoder."""
-        domain = source.side.name
+        domain = source.domain.name
         reconstructions = self.translate_all(autoencoder, source, source.images.format, f"reconstructing {domain}")
         values = per_image.reconstruction_metrics(source.images, reconstructions)
         for name, metric in image_means(values, seed=self.seed).items():
@@ -198,7 +198,7 @@ class Scorer:
         }
 
     def _description(self, name: str, source: DomainImages, target: DomainImages, references: ReferenceScores) -> str:
-        a, b = source.side.name, target.side.name
+        a, b = source.domain.name, target.domain.name
         text = describe(name, source=a, target=b, classes=self.classes)
         if name in INPUT_METRICS:
             text += f"; real against real: {b} that are unrelated to the input"

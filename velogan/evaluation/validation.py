@@ -58,7 +58,7 @@ class Validation:
         self.name = FEATURE_SCORE if self.features else SCORE
         self.description = self.disabled_reason = ""
         if sources.a.validation is None or sources.b.validation is None:
-            few = min(len(side.train.names) for side in (sources.a, sources.b)) < MIN_TO_HOLD_OUT
+            few = min(len(domain.train.names) for domain in (sources.a, sources.b)) < MIN_TO_HOLD_OUT
             reason = f"a domain has fewer than {MIN_TO_HOLD_OUT} training pictures" if few else "data.validation=0"
             self.disabled_reason = f"no pictures are held out ({reason}): no checkpoint will be chosen as best"
             return

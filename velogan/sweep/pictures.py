@@ -70,10 +70,10 @@ def _open(run: Path) -> tuple[Config, dict[str, Domain]]:
     """Return the run's configuration and its held-out images by domain letter."""
     config = read_config(run)
     sources, domains = find_sources(config.data), {}
-    for side in (sources.a, sources.b):
-        if side.validation is None:
-            raise ValueError(f"domain {side.letter} has none")
-        domains[side.letter] = open_for_evaluation(side.validation, side, config.data)
+    for domain in (sources.a, sources.b):
+        if domain.validation is None:
+            raise ValueError(f"domain {domain.letter} has none")
+        domains[domain.letter] = open_for_evaluation(domain.validation, domain, config.data)
     return config, domains
 
 
