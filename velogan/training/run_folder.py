@@ -52,17 +52,12 @@ def open_run(run: Path, config: Config) -> tuple[Config, EngineConfig | None]:
     return config, read_engine(read_record(run))
 
 
-def is_fresh_start(run: Path) -> bool:
-    """Return whether the folder has no training to resume."""
-    return is_imported(run) or not list_checkpoints(run)
-
-
 def initial_weights_path(run: Path, config: Config) -> Path | None:
     """Return the weights imported into `run`, or those of `train.start`; None if it is resumed or has neither."""
     if is_imported(run):
         return run
     start = config.train.start
-    return Path(start) if start is not None and is_fresh_start(run) else None
+    return Path(start) if start is not None and not list_checkpoints(run) else None
 
 
 def _merge(config: Config, saved: Config, path: Path) -> Config:
