@@ -202,7 +202,7 @@ def _check_one_size(config: Config, data: Data) -> None:
 
 
 def _open_loader(config: Config, data: Data, split: str, *, distributed: DistributedContext) -> PairLoader:
-    """Open the loader of a split (one of `objectives.base.SPLITS`), whose batches are those of an update."""
+    """Open the loader of a split, "train" or one of `HALVES`; each of its batches has the images of an update."""
     loader = PairLoader(
         data.a,
         data.b,

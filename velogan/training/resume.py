@@ -98,7 +98,7 @@ def _load(checkpoint: Path, trainer: Trainer, networks: Mapping[str, nn.Module])
 
 
 def _check_images(context: RunContext, record: Mapping[str, Any]) -> None:
-    """Report images that changed since the run started. Raises ValueError if their folders were changed, too."""
+    """Report images that changed since the run started. Raises ValueError if the configured folders changed, too."""
     changed = find_changed_domains(record, context.data)
     is_moved = _image_folders(context.requested) != _image_folders(read_config(context.folder))
     if is_moved and (changed or "data" not in record):

@@ -151,9 +151,9 @@ def prepare_run(
 
 
 def build_run(context: RunContext) -> tuple[Trainer, dict[str, Role]]:
-    """Build the trainer of a prepared run, and its networks by role; a new run may start with weights of another one.
+    """Build the trainer of a prepared run, and its networks by role; a new run may start with other weights.
 
-    Raises ValueError if the schedule does not fit the run's length.
+    Raises ValueError if these do not fit, or if the run's length is a percentage.
     """
     config, folder = context.config, context.folder
     roles = build_roles(config.method, config.spec, seed=config.train.seed, colours=context.data.colours)
