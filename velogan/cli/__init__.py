@@ -119,7 +119,7 @@ def _precedes_path(word: str) -> bool:
 
 
 def _parse_silently(argv: list[str]) -> Flags:
-    """Parse as `_parse` without output: another process of this host prints what is wrong with the flags."""
+    """Parse as `_parse` without output: the first process of this host prints errors in the flags."""
     with open(os.devnull, "w") as devnull, redirect_stderr(devnull), redirect_stdout(devnull):
         return _parse(argv)
 

@@ -156,7 +156,7 @@ def _metavar(name: str, kind: Any) -> str:
 
 
 def explain_parse_error(output: str, argv: Sequence[str], *, flags: Sequence[str]) -> str:
-    """Return one sentence that names the flag, the value and the fix, from tyro's `output` for a wrong command line."""
+    """Convert tyro's `output` for a wrong command line to one sentence with the flag, the value and the fix."""
     output = " ".join(re.sub(r"[─-╿]", " ", output).split()).partition(" For full helptext")[0]
     if match := re.search(r"Unrecognized options: ([^\s,]+)", output):
         return explain_unknown_flag(match[1], flags)

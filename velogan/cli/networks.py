@@ -1,4 +1,4 @@
-"""`velogan import` and `velogan export`: read networks of other programs, write networks for them."""
+"""`velogan import` and `velogan export`: networks from and for other programs."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def length_fields(command: RunCommand) -> dict[str, Any]:
 
 
 def check_data(command: ConfigFlags, *presets: str) -> None:
-    """Raise ValueError if no training images are named and the presets do not include their own."""
+    """Raise ValueError if no training images are named and a preset does not include its own."""
     if not has_data(command, *presets):
         raise ValueError("--data is missing: give a folder with trainA and trainB, two folders, or apples2oranges")
 

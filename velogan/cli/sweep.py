@@ -147,7 +147,7 @@ def _preset_config(argv: list[str], preset: str) -> Config:
 
 
 def _dry_run(plan: SweepPlan, trials: Sequence[Trial], *, quiet: bool) -> dict[str, Any]:
-    """Print and return the trials; none are known in advance if optuna chooses them."""
+    """Print and return the trials; if optuna chooses them, only their number is known."""
     count = len(trials) or (plan.trials or 0) * plan.seeds
     if not quiet:
         print("\n".join([trial.name for trial in trials] or [f"{plan.trials} settings that optuna chooses"]))

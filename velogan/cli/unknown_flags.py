@@ -86,7 +86,7 @@ def check_flags(argv: Sequence[str], known: Sequence[str]) -> None:
 
 
 def explain_unknown_flag(flag: str, flags: Iterable[str]) -> str:
-    """Return one sentence on a flag that is not among `flags`, with what may have been meant."""
+    """Return one sentence on a flag that is not among `flags`, with suggestions."""
     name = re.sub("^-+|=.*", "", flag).replace("-", "_")
     by_name: dict[str, list[str]] = {}
     for known in flags:

@@ -45,7 +45,7 @@ _TIMEOUT = 30  # seconds without data
 
 
 def fetch_runtime(file: Path | None = None) -> bytes:
-    """Return the content of the package `RUNTIME`: of `file`, or else of the cache, or else downloaded from npm.
+    """Return the content of the package `RUNTIME` from `file`, else from the cache, else downloaded from npm.
 
     Raises ValueError if its checksum is not the pinned one, OSError if the download fails.
     """

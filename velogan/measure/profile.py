@@ -122,7 +122,7 @@ def _train_steps(trainer: Trainer, steps: int) -> float:
 
 
 def _name_ranges(trainer: Trainer) -> None:
-    """Make steps and networks ranges of the trace, with their names; phases are ranges already."""
+    """Record steps and networks as named ranges of the trace; phases are recorded already."""
     step: Any = trainer.step
     while not isinstance(step, Step):
         step = step.step

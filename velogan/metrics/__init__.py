@@ -1,1 +1,1 @@
-"""Figures: pure mathematics on images and on features of images."""
+"""Metrics: pure functions of images and of features of images."""

@@ -48,7 +48,7 @@ def percentile_interval(resampled: Tensor, *, around: float | None = None) -> In
 
 
 def draw_counts(count: int, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
-    """Draw resamples; return how often each has each of `count` images: `(R, count)` float64, rows sum to `count`."""
+    """Draw resamples of `count` images; return the count of each image in each: `(R, count)` float64."""
     drawn = torch.randint(count, (resamples, count), generator=torch.Generator().manual_seed(seed))
     return torch.zeros(resamples, count, dtype=torch.float64).scatter_add_(
         1, drawn, torch.ones(1, 1).double().expand_as(drawn)
@@ -64,7 +64,7 @@ def resampled_means(values: Tensor, *, seed: int, resamples: int = RESAMPLES) ->
 
 
 def resampled_distances(distance: WeightedDistance, n: int, m: int, *, seed: int) -> Tensor:
-    """Return `distance` of resampled sets of `n` and `m` images, `(R,)`."""
+    """Return `distance` for resamples of two sets of `n` and `m` images, `(R,)`."""
     return torch.stack([distance(w, v) for w, v in zip(draw_counts(n, seed=seed), draw_counts(m, seed=seed + 1))])
 
 

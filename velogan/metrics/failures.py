@@ -21,7 +21,7 @@ CHECKERBOARD_PERIODS = (2, 4)
 
 
 def failure_signs(fake: Tensor, inputs: Tensor, target: Tensor) -> dict[str, float]:
-    """Compute all signs by name; without `spread` and `retrieval` if they need other images or more diverse ones."""
+    """Compute all signs by name; `retrieval` only of several images, `spread` only if real images differ."""
     reference = min(diversity(inputs), diversity(target))
     retrieved = retrieval(edge_descriptors(fake), edge_descriptors(inputs)).mean().item()
     return {

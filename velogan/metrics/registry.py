@@ -93,12 +93,12 @@ def _with_interval(
 
 
 def sample_patches(images: Tensor, *, total_images: int) -> Features:
-    """Draw patches for the sliced Wasserstein distance, of images `(B, C, H, W)` from a set of `total_images`."""
+    """Draw patches of `(B, C, H, W)`, a batch of `total_images`, for the sliced Wasserstein distance."""
     return level_patches(images, patches=max(8, min(128, MAX_PATCHES // total_images)))
 
 
 def _sliced_distance(fake: Features, real: Features, *, seed: int, resample: bool) -> dict[str, MetricValue]:
-    """Return the sliced Wasserstein distance by name; empty if the sets have no patches, or not of the same levels."""
+    """Return the sliced Wasserstein distance by name; empty unless both sets have patches of the same levels."""
     levels, real_levels = ([name for name in features if name.startswith(PATCH_PREFIX)] for features in (fake, real))
     x, y = [fake[name] for name in levels], [real[name] for name in real_levels]
     if not levels or levels != real_levels or x[0].shape[2:] != y[0].shape[2:]:

@@ -21,8 +21,8 @@ EDGE = 0.05
 def edge_descriptors(images: Tensor) -> Tensor:
     """Describe images `(B, C, H, W)` in [-1, 1], of any size, by the edges of their luminance, `(B, 3 SIDE²)`.
 
-    An edge's angle is doubled ("Optimal Orientation Detection of Linear Symmetry", Bigün and Granlund 1987), so that
-    its dark side may become the bright one, and its strength saturates. Vectors have length 1, or 0 without edges.
+    Angles are doubled ("Optimal Orientation Detection of Linear Symmetry", Bigün and Granlund 1987), so that inverted
+    contrast gives the same edges; strengths saturate. Vectors have length 1, or 0 without edges.
     """
     size = (SIDE + 1, SIDE + 1)
     small = functional.interpolate(luminance(images.float()), size=size, mode="bilinear", antialias=True)[:, 0]

@@ -82,7 +82,7 @@ def _sample_positions(maps: Tensor, count: int, seed: int) -> Tensor:
 
 
 def cumulative_histograms(fake: Tensor, real: Tensor, *, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return one level's patches as cumulative histograms: distances of resampled sets are then one matrix product.
+    """Return cumulative histograms of one level's patches; distances of resamples are then one matrix product.
 
     For each image and each of 32 random directions: the share of its projected patches up to each of 128 even steps,
     `(N, 32, 128)` and `(M, 32, 128)`; and the width of a step, `(32,)`. The Wasserstein-1 distance is the sum of

@@ -43,7 +43,7 @@ class Clock:
 
     @contextmanager
     def overhead(self) -> Iterator[None]:
-        """Count the time within the context, of checkpoints and samples, as seconds but not as training."""
+        """Exclude the time within this context, such as of checkpoints and samples, from `training_seconds`."""
         started = self.seconds
         try:
             yield

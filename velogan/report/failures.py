@@ -202,7 +202,7 @@ def _check_discriminator(stats: Log, name: str) -> Failure | None:
 def _check_lasting(
     name: str, points: Sequence[tuple[int, float]], sign: _Sign, *, direction: str = "", min_count: int
 ) -> Failure | None:
-    """Return the failure if at least `min_count` of the last measurements (images seen, value) are wrong."""
+    """Return the failure if the last `min_count` measurements (images seen, value) or more are wrong."""
     wrong = list(takewhile(lambda point: sign.is_wrong(point[1]), reversed(points)))
     if len(wrong) < min_count:
         return None

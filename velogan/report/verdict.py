@@ -1,4 +1,4 @@
-"""Summarise a run's scores in sentences: what is better or worse than the unchanged input, and what to do."""
+"""Summarise a run's scores in sentences: better or worse than the unchanged input, and advice."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ async def translate(
                 raise HTTPException(400, "the connection was closed")
     finally:
         task.cancel()
-        await asyncio.wait({task})  # the work is told to stop before the client is answered
+        await asyncio.wait({task})  # the work is cancelled before the client is answered
     translated = task.result()
     if form.answer == "json":
         return translated

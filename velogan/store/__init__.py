@@ -1,1 +1,1 @@
-"""What a run keeps on disk: checkpoints, and the lock of its folder."""
+"""The files of a run: checkpoints, its record, and the lock of its folder."""

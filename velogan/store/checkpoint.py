@@ -53,8 +53,8 @@ def save_checkpoint(
     `state`: nested dicts, lists, tensors and plain values that depend on configuration and data alone.
     `clock`: plain values that depend on the machine too. Both are None for imported networks (`has_only_weights`).
 
-    Earlier checkpoints stay valid if the process crashes at any instant. Raises OSError, which says how much space is
-    needed, if the checkpoint cannot be written; then they stay valid too.
+    Earlier checkpoints stay valid, even if the process crashes at any instant. Raises OSError, with the space that is
+    needed, if the checkpoint cannot be written.
     """
     folder = run / "checkpoints" / f"{images:09d}"
     files = {
@@ -318,7 +318,7 @@ def _encode_tree(state: Any, tensors: dict[str, Tensor]) -> bytes:
 
 
 def _skeleton(node: Any, tensors: dict[str, Tensor]) -> Any:
-    """Convert `node` to JSON. Tensors move to `tensors`, by number; dicts become pairs, as keys may be numbers."""
+    """Convert `node` to JSON: tensors move to `tensors`, by number; dicts become lists of pairs of any keys."""
     match node:
         case Tensor():
             tensors[f"{len(tensors):05d}"] = _plain(node).clone()

@@ -44,6 +44,6 @@ def _unwritable_error(folder: Path, error: OSError) -> OSError:
 
 
 def _describe_holder(line: str) -> str:
-    """Describe the process in a lock file's `line`, `PID HOST`, for a message, with the host if it is another one."""
+    """Return "process PID" from a lock file's `line`, `PID HOST`, with the host if it is another machine."""
     number, _, host = line.partition(" ")
     return f"process {number or 'unknown'}" + (f" on {host}" if host not in ("", socket.gethostname()) else "")

@@ -49,7 +49,7 @@ def translate(
     file cannot hold its result, another one is used and listed in the summary. Each file appears complete or not at
     all. A picture that fails is listed in the summary and does not stop the others.
 
-    input: a file or folder; DICOM and NIfTI files stay what they are, see `scans.py`
+    input: a file or folder; DICOM and NIfTI files keep their format, see `scans.py`
     output: a folder, or for a single input a file, whose suffix selects the format
     options: see `TranslateOptions`
     progress: called as `progress(done, total)` from the calling thread; counts files, or the frames of a video

@@ -29,11 +29,10 @@ from velogan.files import looks_like_file_name, write_text
 class Job:
     """A picture file and the file of its translation.
 
-    name: what messages call it
+    name: for messages
     target: the translation's file; its suffix selects the format
-    exclusive: no other process writes to these folders. If False, other workers run concurrently: pictures whose
-        translations might get the same name are looked for in the source's folder, and files that a killed process
-        left of this translation are replaced
+    exclusive: no other process writes to these folders. If False, several workers do: name conflicts are detected from
+        the source's folder, and leftovers of a killed worker are replaced
     """
 
     name: str

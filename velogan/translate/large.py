@@ -122,7 +122,7 @@ def _measure_moments(
 
 
 def _spaced_starts(axis: TileAxis, side: int, share: float) -> list[int]:
-    """Return evenly spaced starts along one axis, so that samples along both axes cover `share` of the picture."""
+    """Return evenly spaced starts of samples along one axis; both axes together cover `share` of the picture."""
     count = max(1, int(axis.length / side * math.sqrt(share)))
     gap = (axis.length - side) / count
     return [int((i + 0.5) * gap / axis.multiple) * axis.multiple for i in range(count)]

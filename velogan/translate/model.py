@@ -37,7 +37,7 @@ class Translator:
     """A generator in eval mode; call it with images of any size.
 
     net: the network
-    multiple: the number of pixels that image sides must be a multiple of
+    multiple: image sides are padded to multiples of this number of pixels
     device: where it computes
     file: its weights file, or None
     header: the metadata of the file

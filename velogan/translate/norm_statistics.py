@@ -137,7 +137,7 @@ def _is_per_image(layer: nn.Module) -> bool:
 
 
 def _is_shared(step: nn.Module) -> TypeGuard[nn.InstanceNorm2d]:
-    """Return whether `step` is a norm that can use the statistics of the complete picture."""
+    """Return whether `step` is an instance norm, which can use the statistics of the complete picture."""
     return isinstance(step, nn.InstanceNorm2d) and _is_per_image(step) and forward_kind_of(step) is not None
 
 
@@ -184,7 +184,7 @@ def _fold(layer: nn.Conv2d | nn.ConvTranspose2d, norm: nn.BatchNorm2d | nn.SyncB
 
 @dataclass
 class _State:
-    """The activations of a piece between two layers: `branches` are those that a later step adds or concatenates."""
+    """The activations of a piece between two layers; a later step adds or concatenates the `branches`."""
 
     x: Tensor
     branches: list[Tensor] = field(default_factory=list)
@@ -242,8 +242,8 @@ _END_OF_STAGE = nn.Identity()  # marks a value that several later layers use
 def _steps(net: nn.Module) -> list[nn.Module]:
     """Return the layers in the order in which they run, with marks for values that are used again later.
 
-    A module that does not declare its kind of forward pass is a single step. In a network of the kind "change" or
-    "mask", the steps lead from the input to the decoded translation, through every norm.
+    A module that does not declare its `types.forward_kind_of` is a single step. For the kinds "change" and "mask", the
+    steps lead from the input to the decoded translation, through every norm.
     """
     if forward_kind_of(net) in ("change", "mask"):
         return [step for stage in layers_of(net) for step in (*_steps(stage), _END_OF_STAGE)]

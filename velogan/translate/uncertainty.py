@@ -88,7 +88,7 @@ class UncertaintyEstimator:
         return (self.reconstruct(images, results) - images).abs().mean(dim=1) + SHIFT_WEIGHT * spread.mean(dim=1)
 
     def estimate(self, picture: Picture, *, tile: int | None = None) -> UncertaintyMap:
-        """Return the map of a picture. Raises ValueError if `translate`, with this `tile`, would cut it into tiles."""
+        """Return the map of a picture. Raises ValueError if `translate` would cut it into tiles, given `tile`."""
         height, width = picture.pixels.shape[:2]
         if plan_tiles(self.model, height, width, tile=tile) is not None:
             raise ValueError(

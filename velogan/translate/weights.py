@@ -31,7 +31,7 @@ def load_networks(path: Path) -> dict[str, RecognisedNetwork]:
 
 
 def load_reference_file(file: Path) -> dict[str, RecognisedNetwork]:
-    """Return the network of a file of the reference implementation; its direction is a2b unless its name says b2a."""
+    """Return the network of a file of the reference implementation; it is of a2b unless its name says b2a."""
     network = recognise(read_tensors(file), file=file)
     is_b = re.search(r"[GD]_B\.pth$", file.name) is not None
     return {f"{'G' if network.is_generator else 'D'}_{'B' if is_b else 'A'}": network}

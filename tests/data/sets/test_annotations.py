@@ -191,11 +191,11 @@ def _large_numbers(folder: Path) -> None:
         (
             _small,
             {"masks_a": "maskA", "preprocess": "none"},
-            "that of 2.png is 20x20 pixels, but its picture is 40",
+            "the file for 2.png has 20x20 pixels, but the picture has 40",
         ),
         (_broken, {"masks_a": "maskA"}, "2.png"),
         (_twice, {"masks_a": "maskA"}, "holds both 1.bmp and 1.png"),
-        (_renamed, {"masks_a": "maskA"}, "holds no masks with the name of a picture"),
+        (_renamed, {"masks_a": "maskA"}, "holds no masks named like a picture"),
         (shutil.rmtree, {"masks_a": "maskA"}, "is not a folder"),
         (_dark, {"masks_a": "maskA"}, "the brightest pixel of all masks is 1, and white is 65535"),
         (_large_numbers, {"labels_a": "numbersA"}, "numbers from 0 to 33001 are not classes"),

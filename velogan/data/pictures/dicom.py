@@ -67,7 +67,7 @@ DECODER_DEPENDENCIES = dict.fromkeys(_DECODERS, ("imagecodecs",))
 _PLUGIN = "velogan-imagecodecs"
 _SYNTAX = 0x00020010
 _PHASE_TAGS = ("TemporalPositionIdentifier", "AcquisitionNumber", "EchoNumbers")
-"""What tells slices at one position of a series apart."""
+"""Tags that distinguish slices at one position of a series."""
 _GREY, _PALETTE = ("MONOCHROME1", "MONOCHROME2"), "PALETTE COLOR"
 _MAX_NAME, _MAX_TEXT = 64, 1024  # of the value representations LO and ST
 _SERIES_OFFSET = 1000  # added to the number of the series
@@ -266,7 +266,7 @@ def read_dicom(data: bytes) -> DicomScan:
 
 
 def is_available(uid: str) -> bool:
-    """Return whether frames of a transfer syntax can be decoded: pydicom asks each plug-in."""
+    """Return whether frames of a transfer syntax can be decoded; pydicom calls this of each plug-in."""
     return uid in _DECODERS
 
 
@@ -342,7 +342,7 @@ def _mark_as_synthetic(dataset: Dataset, provenance: Provenance) -> None:
 
 
 def _derive_uid(uid: str, provenance: Provenance) -> UID:
-    """Return an identifier that is a function of the old one, the weights and the version, so that reruns repeat it."""
+    """Derive an identifier from the old one, the weights and the version, so that reruns give the same one."""
     return generate_uid(entropy_srcs=[uid, provenance.sha256, provenance.version])
 
 

@@ -36,7 +36,7 @@ class Geography:
     nodata: float | None = None
 
     def restore_nodata(self, pixels: np.ndarray) -> np.ndarray:
-        """Return `(H, W, C)` pixels with the nodata of the input. Raises ValueError if their type cannot hold it."""
+        """Restore the nodata value of the input in `(H, W, C)` pixels. Raises ValueError if their type cannot hold it."""
         if self.empty is None or self.nodata is None:
             return pixels
         if not self._can_hold_nodata(pixels.dtype):
@@ -47,7 +47,7 @@ class Geography:
         return np.where(self.empty[..., None], pixels.dtype.type(self._nodata_as(pixels.dtype)), pixels)
 
     def avoid_nodata(self, pixels: np.ndarray) -> np.ndarray:
-        """Return `(H, W, C)` pixels without the nodata value, which is replaced by the next value."""
+        """Return `(H, W, C)` pixels in which the nodata value is replaced by the next value."""
         dtype, nodata = pixels.dtype, self._nodata_as(pixels.dtype)
         if nodata is None or math.isnan(nodata) or not self._can_hold_nodata(dtype):
             return pixels
@@ -61,7 +61,7 @@ class Geography:
         return float(nodata).is_integer() and 0 <= nodata <= np.iinfo(dtype).max
 
     def tags(self, dtype: np.dtype) -> list[Tag]:
-        """Return all tags of a file with pixels of `dtype`, including GDAL's."""
+        """Return the tags for a file with pixels of `dtype`, including GDAL's."""
         nodata = self._nodata_as(dtype)
         text = "" if nodata is None else "nan" if math.isnan(nodata) else f"{nodata:.17g}"
         return [*self.location_tags, *([(_NODATA, DATATYPE.ASCII, 0, text, True)] if text else [])]
@@ -75,7 +75,7 @@ class Geography:
 
 
 def _next_value(value: float, dtype: np.dtype) -> np.generic:
-    """Return the value of `dtype` after `value`, or before a maximum; the 16th of floats, since GDAL rounds."""
+    """Return the value of `dtype` after `value`, or before if that is the maximum; the 16th of floats (GDAL rounds)."""
     if dtype.kind == "f":
         return dtype.type(value) + 16 * np.spacing(np.abs(dtype.type(value)))
     return dtype.type(value + 1 if value < np.iinfo(dtype).max else value - 1)

@@ -67,7 +67,7 @@ def parse_exif(exif: bytes) -> FileMetadata:
 
 
 def compute_dpi(across: Any, down: Any, unit: Any) -> tuple[float, float] | None:
-    """Return pixels per inch of two positive numbers per TIFF's `unit`, 2 (inch) or 3 (centimetre); None of others."""
+    """Convert two resolutions per TIFF `unit`, 2 (inch) or 3 (centimetre), to pixels per inch; None if not possible."""
     with suppress(TypeError, ValueError, ZeroDivisionError):
         across, down = float(across), float(down)
         if 0 < across < 2**24 and 0 < down < 2**24 and unit in _INCHES:

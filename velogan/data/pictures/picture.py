@@ -1,4 +1,4 @@
-"""A decoded picture, and what all decoders share: limits, types, orientation."""
+"""A decoded picture, and the limits, types and orientation that all decoders share."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Picture:
     pixels: `(H, W, C)` uint8, uint16 or float32, without alpha
     alpha: `(H, W)` of the same type, or None
     icc: the bytes of the colour profile, or None
-    metadata: what else a translation keeps of the file
+    metadata: other data of the file that a translation keeps
 
     The arrays are writable and may be views of one block.
     """
@@ -99,7 +99,7 @@ class Picture:
         return sum(array.nbytes for array in (self.pixels, self.alpha) if array is not None)
 
     def read_only(self) -> Picture:
-        """Return the same picture with a read-only view of its pixels."""
+        """Return the picture with a read-only view of its pixels."""
         pixels = self.pixels.view()
         pixels.flags.writeable = False
         return replace(self, pixels=pixels)
@@ -125,7 +125,7 @@ def check_size(height: int, width: int, bytes_per_pixel: float, *, working: floa
 
 
 def pixel_bytes(dtype: np.dtype) -> tuple[int, int]:
-    """Return the bytes of a value after `to_supported_dtype`, and of the original if it must be converted, else 0."""
+    """Return the bytes per value after `to_supported_dtype`, and of the original if it must be converted, else 0."""
     own = dtype.itemsize if dtype.kind == "u" and dtype.itemsize <= 2 else 1 if dtype.kind == "b" else 4
     return own, 0 if dtype.kind in "uf" and dtype.itemsize == own and dtype.isnative else dtype.itemsize
 

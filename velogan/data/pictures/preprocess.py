@@ -31,7 +31,7 @@ def prepared_shape(config: DataConfig, height: int, width: int, *, test: bool) -
 def prepare(image: np.ndarray, config: DataConfig, *, test: bool, nearest: bool = False) -> np.ndarray:
     """Resize `(H, W, C)` uint8, uint16 or float32 with Pillow's antialiased bicubic to `prepared_shape`.
 
-    `nearest`: nearest neighbour instead, so that no new values arise.
+    `nearest`: use nearest neighbour instead, which creates no new values.
 
     Raises ValueError if the result would be too large, for example from a very tall picture.
     """

@@ -32,7 +32,7 @@ STACK_SUFFIXES = {".tif", ".tiff"}
 
 
 Scan: TypeAlias = "DicomScan | NiftiScan | TiffStack"
-"""A file of slices: `len()` is their number, `bits` the number of bits used of a stored value, `info` what it states.
+"""A file of slices: `len()` is their number, `bits` the number of used bits of a stored value, `info` its header.
 
 - `picture(index)` returns a slice, grey or RGB, in the file's units
 - `encode(slices, pixel_format, provenance)` returns the file with other slices `(H, W, C)`, and a header that states

@@ -182,7 +182,7 @@ class TiffStack:
         )
 
     def encode(self, slices: list[np.ndarray], pixel_format: PixelFormat, provenance: Provenance) -> bytes:
-        """Return a stack with other pixels and the same alpha, resolution and geography."""
+        """Return the file with other pixels and the same alpha, resolution and geography."""
         originals = [self.picture(index) for index in range(len(self))]
         pages = [replace(original, pixels=pixels, icc=None) for original, pixels in zip(originals, slices)]
         if pages[0].alpha is not None and pages[0].alpha.dtype != slices[0].dtype:

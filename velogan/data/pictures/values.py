@@ -74,7 +74,7 @@ def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
 
 
 def common_channels(counts: Sequence[int]) -> int:
-    """Return the number of channels that most pictures can be converted to by `to_channels`, the largest if several.
+    """Return the number of channels to which `to_channels` can convert most pictures; the largest if there are several.
 
     `counts`: the channels of each picture; if there are none, the result is 1.
     """

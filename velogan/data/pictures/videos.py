@@ -43,7 +43,7 @@ def is_video(path: Path) -> bool:
 
 
 def count_frames(path: Path) -> int:
-    """Return the number of frames that a video states, else length times frame rate, or 0 if neither is known."""
+    """Return the number of frames in a video's header, else length times frame rate, or 0 if neither is known."""
     import av
 
     with convert_decode_errors("video"), path.open("rb") as file, av.open(file, "r", options=_READ) as container:
@@ -177,7 +177,7 @@ class _VideoWriter:
                 del picture
 
     def _start(self, frame: VideoFrame, picture: np.ndarray, *, is_turned: bool) -> None:
-        """Add the video stream, of the size of the first frame. `is_turned`: rows and columns were exchanged."""
+        """Add the video stream in the size of the first frame. `is_turned`: rows and columns were exchanged."""
         if self._output_video is not None:
             return
         source, (height, width) = self._video, picture.shape[:2]

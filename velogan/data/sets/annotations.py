@@ -36,7 +36,7 @@ _COMPARED = 8
 """Files whose shapes are compared with those of their pictures before both are resized."""
 
 _UNANNOTATED = {"masks": "may change everywhere", "labels": "may change their classes"}
-"""What holds for a picture without an annotation."""
+"""The effect of a missing annotation, by kind."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class AnnotationFiles:
         if annotated := [name for name in pictures if stem(name) in self.names]:
             return annotated
         raise ValueError(
-            f"{self.option} holds no {self.kind} with the name of a picture, as of {pictures[0]}: name another folder"
+            f"{self.option} holds no {self.kind} named like a picture, for example {pictures[0]}: name another folder"
         )
 
 
@@ -203,7 +203,7 @@ def _open(
             (height, width, _), (other_height, other_width, _) = domain.shapes[index], opened.shapes[by_name[name]]
             if (height, width) != (other_height, other_width):
                 raise ValueError(
-                    f"{option}: that of {name} is {other_width}x{other_height} pixels, but its picture is "
+                    f"{option}: the file for {name} has {other_width}x{other_height} pixels, but the picture has "
                     f"{width}x{height}: give both one size"
                 )
     return opened, tuple(by_name.get(name, -1) for name in domain.names)

@@ -167,7 +167,7 @@ def _check_file(folder: ImageSource, name: str) -> _Checked:
 
 
 def _describe_mode(picture: Picture) -> str:
-    """Return a picture's depth and channels: "RGBA", "16-bit grey", "float32, 5 channels"."""
+    """Describe a picture's depth and channels: "RGBA", "16-bit grey", "float32, 5 channels"."""
     channels, depth = picture.pixels.shape[2], _DEPTH_NAMES[picture.pixels.dtype.name]
     has_alpha = picture.alpha is not None
     if channels not in _COLOURS:
@@ -255,7 +255,7 @@ def _of_split(checked: Mapping[str, list[_Checked]], split: str, dtype: str) -> 
 
 
 def _find_straddling(checked: Mapping[str, list[_Checked]], sources: Sources) -> list[dict]:
-    """List the pictures that would be held out for validation although training has near duplicates of them."""
+    """List the pictures that would be held out for validation although near duplicates remain in training."""
     straddling = []
     for source in (sources.a, sources.b):
         held_out = set(source.validation.names if source.validation else ())

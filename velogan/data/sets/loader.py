@@ -132,11 +132,11 @@ class Annotation:
         return self
 
     def values(self, crop: np.ndarray) -> np.ndarray:
-        """Return the meaning of a crop's pixels."""
+        """Convert the pixels of a crop to masks or levels."""
         return crop
 
     def decode(self, crops: Tensor) -> Tensor:
-        """Convert crops to what a batch holds, on their device."""
+        """Convert crops to a batch's annotation, on their device."""
         raise NotImplementedError
 
 

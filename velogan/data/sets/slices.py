@@ -264,7 +264,7 @@ def open_slices(
     letter: Letter,
     progress: Progress | None = None,
 ) -> Slices:
-    """Return the slices with content of medical `files` below `directory`; index them first if no earlier run did.
+    """Return the slices with content in the medical `files` below `directory`; index them if they are not cached.
 
     Raises ValueError, with the folder and a hint, if there are none, or if a library is missing.
     """
@@ -297,7 +297,7 @@ def _cached_index(
     workers: int | None,
     progress: Progress | None,
 ) -> VolumeIndex:
-    """Return what `index_volumes` does, from the cache if it is there."""
+    """Return the result of `index_volumes`, from the cache if possible."""
     states = [(name, _state(folder.directory / name)) for name in files]
     facts = repr((VERSION, requested_range, os.path.realpath(folder.directory), states))
     key = hashlib.sha256(facts.encode("utf-8", "surrogateescape")).hexdigest()
@@ -378,14 +378,14 @@ def _choose_range(
     if requested_range is not None:
         return requested_range, WINDOWS[requested_range]
     if "CT" not in modalities:
-        return "percentiles, each volume's own, as for all but CT", None
+        return "percentiles of each volume, the default for all but CT", None
     if len(modalities) > 1:
         kinds = ", ".join(modality or "not stated" for modality in modalities)
         raise ValueError(
             f"data.path (--data) {directory} holds scans of several kinds ({kinds}), which have no range in common: "
             "name a folder for each, or set data.window"
         )
-    return "CT-soft-tissue, as for all CT without data.window", WINDOWS["CT-soft-tissue"]
+    return "CT-soft-tissue, the default for CT", WINDOWS["CT-soft-tissue"]
 
 
 def _split_phases(slices: list[_IndexedSlice]) -> list[list[_IndexedSlice]]:

@@ -35,7 +35,7 @@ def row(count: float, microseconds: float, *, totals: tuple[float, float], windo
 
 
 def temporal(timeline: Timeline) -> Table:
-    """Return the times of computation, of copies or communication alone, and of idleness.
+    """Return the time of computation, of copies or communication alone, and of the idle device.
 
     Counts are numbers of kernels or operators; for `idle`, of gaps.
     """

@@ -92,7 +92,7 @@ class _Call:
     children: list[Span] = field(default_factory=list)
 
     def activity(self) -> Activity:
-        """Return the operator's own time, without the operators inside it, as at least one span, maybe empty."""
+        """Return the operator without the operators inside it, as one or more spans, which may be empty."""
         own, covered_to = [], self.start
         for start, end in self.children:
             own.append((covered_to, start))
