@@ -36,7 +36,7 @@ class Geography:
     nodata: float | None = None
 
     def restore_nodata(self, pixels: np.ndarray) -> np.ndarray:
-        """Restore the nodata value of the input in `(H, W, C)` pixels. Raises ValueError if their type cannot hold it."""
+        """Restore the input's nodata value in `(H, W, C)` pixels. Raises ValueError if their type cannot hold it."""
         if self.empty is None or self.nodata is None:
             return pixels
         if not self._can_hold_nodata(pixels.dtype):
