@@ -65,10 +65,10 @@ def _one_thread() -> None:
 @pytest.fixture(scope="session")
 def kernels(_shared_cache: None) -> NormKernels:
     """The native kernels, built once a session."""
-    made = load_kernels(Path(os.environ["VELOGAN_CACHE"]) / "kernels")
-    if made is None:
+    loaded = load_kernels(Path(os.environ["VELOGAN_CACHE"]) / "kernels")
+    if loaded is None:
         pytest.skip("there is no g++ to build the native kernels")
-    return made
+    return loaded
 
 
 @pytest.fixture
@@ -95,9 +95,9 @@ def tiny_config() -> Callable[..., Config]:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> dict[str, Any]:
+def annotated(tmp_path: Path) -> dict[str, Any]:
     """The section `data` of four pictures a domain: masks and label maps of three of A, no two alike."""
-    folder, random = tmp_path / "kept", np.random.default_rng(0)
+    folder, random = tmp_path / "annotated", np.random.default_rng(0)
     for index in range(4):
         mask = np.zeros((36, 36, 1), np.uint8)
         mask[: 9 * index] = 255
@@ -107,8 +107,8 @@ def kept(tmp_path: Path) -> dict[str, Any]:
         for name, pixels in (pictures | ({"masks": mask, "labels": labels} if index else {})).items():
             (folder / name).mkdir(parents=True, exist_ok=True)
             save_picture(folder / name / f"{index}.png", Picture(pixels))
-    beside = {"masks_a": f"{folder}/masks", "labels_a": f"{folder}/labels"}
-    return {"path": (str(folder),), **beside}
+    annotations = {"masks_a": f"{folder}/masks", "labels_a": f"{folder}/labels"}
+    return {"path": (str(folder),), **annotations}
 
 
 @pytest.fixture
@@ -172,13 +172,13 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
             )
         except FileNotFoundError:
             break
-        made = Disk(Path(f"/proc/{shell.pid}/root{mount}"), shell)
+        small_disk = Disk(Path(f"/proc/{shell.pid}/root{mount}"), shell)
         try:
-            mounted = made.run(f"mount -t tmpfs -o size=4m tmpfs {mount}") == "0"
+            mounted = small_disk.run(f"mount -t tmpfs -o size=4m tmpfs {mount}") == "0"
         except BrokenPipeError:
             mounted = False
         if mounted:
-            yield made
+            yield small_disk
         shell.kill()
         shell.communicate()
         if mounted:

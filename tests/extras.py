@@ -81,19 +81,19 @@ def main() -> None:
     parser.add_argument("extras", nargs="*", metavar="EXTRA", help="all, unless some are named")
     parser.add_argument("--torch", type=Path, help="the site-packages that has PyTorch")
     parser.add_argument("--folder", type=Path, help="kept, and gone on with, if named")
-    asked = parser.parse_args()
-    if unknown := set(asked.extras) - set(RUNS):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.extras) - set(RUNS):
         parser.error(f"{', '.join(unknown)}: choose from {', '.join(filter(None, RUNS))}")
     with tempfile.TemporaryDirectory() as fresh:
-        folder = (asked.folder or Path(fresh)).resolve()
+        folder = (arguments.folder or Path(fresh)).resolve()
         wheel = _built(folder / "dist")
         work = folder / "work"
         for name in ("in", "out"):
             (work / name).mkdir(parents=True, exist_ok=True)
-        torch = [_of_torch(asked.torch, folder)] if asked.torch else []
+        torch = [_of_torch(arguments.torch, folder)] if arguments.torch else []
         base = _environment(folder / "base", below=torch)
         print("| extra | installed for it | what ran |\n|---|---|---|", flush=True)
-        for extra in ["", *(asked.extras or list(filter(None, RUNS)))]:
+        for extra in ["", *(arguments.extras or list(filter(None, RUNS)))]:
             if extra and not (work / "ranged").exists():
                 _runs(
                     base,
@@ -101,10 +101,10 @@ def main() -> None:
                     work,
                 )
             place = _environment(folder / extra, below=[_packages(base), *torch]) if extra else base
-            found = _installed(place, f"{wheel}[{extra}]" if extra else str(wheel))
+            installed = _installed(place, f"{wheel}[{extra}]" if extra else str(wheel))
             for command in RUNS[extra] if extra or not (work / "run").exists() else []:
                 _runs(place, command, work)
-            print(f"| {extra or '(none)'} | {found} | `{_shown(RUNS[extra][-1])}` |", flush=True)
+            print(f"| {extra or '(none)'} | {installed} | `{_shown(RUNS[extra][-1])}` |", flush=True)
 
 
 def _built(folder: Path) -> Path:
@@ -126,33 +126,36 @@ def _environment(folder: Path, *, below: list[Path]) -> Path:
 
 
 def _packages(environment: Path) -> Path:
-    (found,) = environment.glob("lib/python*/site-packages")
-    return found
+    (folder,) = environment.glob("lib/python*/site-packages")
+    return folder
 
 
 def _of_torch(site: Path, folder: Path) -> Path:
     """A folder with PyTorch alone of all that is in `site`."""
-    made = folder / "torch"
-    made.mkdir(exist_ok=True)
+    target = folder / "torch"
+    target.mkdir(exist_ok=True)
     for path in site.resolve().glob("torch*"):
-        if re.fullmatch(r"torch(gen)?|torch-[\d.]+(\+\w+)?\.dist-info", path.name) and not (made / path.name).exists():
-            (made / path.name).symlink_to(path)
-    return made
+        if (
+            re.fullmatch(r"torch(gen)?|torch-[\d.]+(\+\w+)?\.dist-info", path.name)
+            and not (target / path.name).exists()
+        ):
+            (target / path.name).symlink_to(path)
+    return target
 
 
-def _installed(environment: Path, what: str) -> str:
+def _installed(environment: Path, requirement: str) -> str:
     """Installs it; gives what pip says that it installed, without velogan and what only others need."""
     words = [str(environment / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-compile"]
-    done = subprocess.run([*words, what], capture_output=True, text=True)
+    done = subprocess.run([*words, requirement], capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)
-    said = re.search(r"Successfully installed (.*)", done.stdout)
-    names = [name for name in (said[1].split() if said else []) if not name.startswith("velogan-")]
+    match = re.search(r"Successfully installed (.*)", done.stdout)
+    names = [name for name in (match[1].split() if match else []) if not name.startswith("velogan-")]
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
-    extra = what.rpartition("[")[2].rstrip("]") if what.endswith("]") else ""
-    wanted = project["optional-dependencies"][extra] if extra else project["dependencies"]
-    plain = [re.split(r"[^\w.-]", one)[0].lower().replace("_", "-") for one in wanted]
+    extra = requirement.rpartition("[")[2].rstrip("]") if requirement.endswith("]") else ""
+    requirements = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    plain = [re.split(r"[^\w.-]", name)[0].lower().replace("_", "-") for name in requirements]
     direct = [name for name in names if name.rpartition("-")[0].lower().replace("_", "-") in plain]
     rest = len(names) - len(direct)
     return ", ".join(direct) + (f", and {rest} that they need" if rest else "") or "nothing more"

@@ -40,8 +40,8 @@ def _photo(height: int = 26, width: int = 37, channels: int = 3) -> np.ndarray:
 
 def test_importing_is_light_and_names_exist():
     code = "import sys, velogan; print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules])"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.strip() == "[]"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"
     assert set(velogan.__all__) <= set(dir(velogan))
     assert all(getattr(velogan, name) is not None for name in velogan.__all__)
     with pytest.raises(AttributeError, match="no attribute 'lod'"):

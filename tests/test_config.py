@@ -78,8 +78,8 @@ def test_rejects_other_files(content: str, message: str, tmp_path: Path):
 def test_differences_are_by_field_and_auto_asks_for_nothing():
     saved = Config().change(engine={"precision": "bf16", "threads": 2, "device": "cpu"}, train={"seed": 3})
     assert differences(Config(), saved) == {"train.seed": (0, 3)}
-    asked = Config().change(engine={"precision": "fp32"}, train={"seed": 3})
-    assert differences(asked, saved) == {"engine.precision": ("fp32", "bf16")}
+    requested = Config().change(engine={"precision": "fp32"}, train={"seed": 3})
+    assert differences(requested, saved) == {"engine.precision": ("fp32", "bf16")}
     assert differences(saved, saved) == {}
 
 
@@ -108,17 +108,17 @@ def test_a_size_sets_width_and_depth_alone(size: Size):
 
 def test_every_field_is_described_and_no_description_is_a_stub():
     def fields(model: type[BaseModel], prefix: str = "") -> list[tuple[str, str]]:
-        found = []
+        described_fields = []
         for name, field in model.model_fields.items():
             if field.annotation is Method:
                 plain = [kind for kind in METHODS.values() if not prefix or "inner" not in kind.model_fields]
-                kinds = [one for kind in plain for one in fields(kind, f"{prefix}{name}.")]
-                found += [(f"{prefix}{name}.kind", "chooses the method"), *kinds]
+                kinds = [entry for kind in plain for entry in fields(kind, f"{prefix}{name}.")]
+                described_fields += [(f"{prefix}{name}.kind", "chooses the method"), *kinds]
             elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-                found += fields(field.annotation, f"{prefix}{name}.")
+                described_fields += fields(field.annotation, f"{prefix}{name}.")
             else:
-                found.append((prefix + name, field.description or ""))
-        return found
+                described_fields.append((prefix + name, field.description or ""))
+        return described_fields
 
     described = dict(fields(Config))
     assert list(described) == field_names(Config)

@@ -15,11 +15,11 @@ def test_creates_folders_for_code_for_their_owner_only(tmp_path: Path, monkeypat
     before = os.umask(0o002)  # many systems' default: what is made is writable for a group
     try:
         monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "deep" / "cache"))
-        made = create_private_folder(code_directory() / "kernels")
+        code_folder = create_private_folder(code_directory() / "kernels")
         assert cache_directory(DataConfig(cache_dir=str(tmp_path / "pictures"))) == tmp_path / "pictures"
     finally:
         os.umask(before)
-    for folder in (made, made.parent, tmp_path / "pictures"):
+    for folder in (code_folder, code_folder.parent, tmp_path / "pictures"):
         assert folder.stat().st_mode & 0o777 == 0o700, folder
 
 

@@ -64,25 +64,25 @@ def _imports(source: str, *, package: str, modules: set[str]) -> Iterator[tuple[
     """(line, our module) of every import, wherever in the file it stands."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
+            hits = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             inner = [f"{base}.{alias.name}" for alias in node.names]
-            found = [name if name in modules else base for name in inner]
+            hits = [name if name in modules else base for name in inner]
         else:
             continue
-        for name in found:
+        for name in hits:
             if name.split(".")[0] == "velogan":
                 yield node.lineno, name
 
 
 def _modules() -> dict[str, Path]:
-    made = {}
+    module_paths = {}
     for path in sorted((ROOT / "velogan").rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        made[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return made
+        module_paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return module_paths
 
 
 def _wrong(module: str, source: str, *, package: str, modules: set[str]) -> list[str]:
@@ -96,7 +96,7 @@ def _wrong(module: str, source: str, *, package: str, modules: set[str]) -> list
     return [
         f"{module}:{line} imports {name}"
         for line, name in _imports(source, package=package, modules=modules)
-        if name != "velogan" and not any(name == way or name.startswith(f"{way}.") for way in allowed)
+        if name != "velogan" and not any(name == prefix or name.startswith(f"{prefix}.") for prefix in allowed)
     ]
 
 
@@ -127,7 +127,7 @@ def _names_a_method(source: str, kinds: set[str]) -> list[int]:
     """Lines whose code names a method: by its kind in a text, or by its class or file. Documentation may."""
     tree, words = ast.parse(source), {kind.lower() for kind in kinds}
     documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    found = []
+    hits = []
     for node in ast.walk(tree):
         texts: list[str] = []
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
@@ -138,8 +138,8 @@ def _names_a_method(source: str, kinds: set[str]) -> list[int]:
             texts = [node.attr]
         elif isinstance(node, ast.ImportFrom):
             texts = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
-        found += [getattr(node, "lineno", 0)] * any(text.lower() in words for text in texts)
-    return found
+        hits += [getattr(node, "lineno", 0)] * any(text.lower() in words for text in texts)
+    return hits
 
 
 def test_nothing_outside_methods_names_a_method():
@@ -179,7 +179,7 @@ LATE = {
 
 
 def test_imports_are_at_the_top_except_in_commands():
-    found = []
+    hits = []
     for module, path in _modules().items():
         for function in ast.walk(ast.parse(path.read_text())):
             if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or _top(module) in (
@@ -191,5 +191,5 @@ def test_imports_are_at_the_top_except_in_commands():
             for node in ast.walk(function):
                 name = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
                 if name.startswith("velogan.") and name[8:] not in LATE.get(module[8:], set()):
-                    found.append(f"{module} imports {name} in {function.name}")
-    assert not found, "\n".join(found)
+                    hits.append(f"{module} imports {name} in {function.name}")
+    assert not hits, "\n".join(hits)

@@ -63,10 +63,10 @@ def test_trains_and_translates_at_the_depth_of_pictures(
     run = tmp_path / "run"
     ranges = [*flags_for("a", a), *flags_for("b", b)]
     assert main(["train", "cyclegan", "--data", *folders, "--out", str(run), *TINY, *ranges]) == 0
-    said = capsys.readouterr().err
+    messages = capsys.readouterr().err
     channels = {kind: KINDS[kind][1].pixels.shape[2] for kind in (a, b)}
     for name in ("identity loss", "source images as fakes"):
-        assert (f"{name}: off" in said) == (channels[a] != channels[b])
+        assert (f"{name}: off" in messages) == (channels[a] != channels[b])
 
     config = read_config(run)
     assert (config.data.channels_a, config.data.channels_b) == (channels[a], channels[b])

@@ -18,7 +18,11 @@ import pytest
 from velogan.kernels.isa import ISA_LEVELS
 
 ROOT = Path(__file__).parents[1]
-MADE = {f"velogan/kernels/built/{name}-{level}.so" for level, one in ISA_LEVELS.items() for name in one.libraries}
+LIBRARIES = {
+    f"velogan/kernels/built/{name}-{level}.so"
+    for level, isa_level in ISA_LEVELS.items()
+    for name in isa_level.libraries
+}
 
 
 @pytest.fixture
@@ -32,8 +36,8 @@ def source(tmp_path: Path) -> Path:
     return copy
 
 
-def _build(what: str, source: Path, compiler: str) -> Path:
-    code = f"from setuptools import build_meta; print(build_meta.build_{what}('dist'))"
+def _build(kind: str, source: Path, compiler: str) -> Path:
+    code = f"from setuptools import build_meta; print(build_meta.build_{kind}('dist'))"
     env = os.environ | {"CXX": compiler, "PYTHONPATH": ""}
     done = subprocess.run([sys.executable, "-c", code], cwd=source, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -54,7 +58,7 @@ def test_a_wheel_holds_the_package_and_its_libraries(source: Path, tmp_path: Pat
     wheel = _build("wheel", source, str(compiler))
     assert wheel.name.endswith("-py3-none-linux_x86_64.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert held == tree | MADE
+    assert held == tree | LIBRARIES
 
 
 def test_a_source_distribution_holds_what_builds_a_wheel(source: Path) -> None:

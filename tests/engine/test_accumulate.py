@@ -33,7 +33,7 @@ def _train(config: Config, seed: int) -> tuple[list[Tensor], list[dict[str, Tens
 
 
 def _is_close(pairs: Any) -> bool:
-    return all(torch.allclose(one, other, rtol=1e-4, atol=1e-6) for one, other in pairs)
+    return all(torch.allclose(first, second, rtol=1e-4, atol=1e-6) for first, second in pairs)
 
 
 @pytest.mark.parametrize("pool", [0, 2])
@@ -50,12 +50,12 @@ def test_two_batches_of_one_train_like_one_batch_of_two(method: str, pool: int, 
         weights, losses = _train(config.change(data={"batch_size": 2}), seed)
         accumulated_weights, accumulated_losses = _train(config.change(train={"accumulate": 2}), seed)
         num_close += _is_close(zip(accumulated_weights, weights, strict=True)) and all(
-            _is_close((row[name], other[name]) for name in row)
-            for row, other in zip(losses, accumulated_losses, strict=True)
+            _is_close((row[name], second[name]) for name in row)
+            for row, second in zip(losses, accumulated_losses, strict=True)
         )
     assert num_close >= 2, "rounding may turn a ReLU's gradient on or off in one of the three"
     faster, _ = _train(config.change(data={"batch_size": 2}, optimizer={"lr": 0.02}), 3)
-    assert max(float((one - other).abs().max()) for one, other in zip(weights, faster)) > 1e-4  # they do move
+    assert max(float((first - second).abs().max()) for first, second in zip(weights, faster)) > 1e-4  # they do move
 
 
 def test_a_step_counts_all_images_of_its_update(tiny_config: Callable[..., Config]):

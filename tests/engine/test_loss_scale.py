@@ -74,12 +74,12 @@ def test_an_overflow_skips_the_update_and_halves_the_scale(
     assert scale is not None
     before = _weights(nets)
     _losses(step, objective, steps=3)
-    assert all(torch.equal(one, other) for one, other in zip(_weights(nets), before))
+    assert all(torch.equal(weight, other) for weight, other in zip(_weights(nets), before))
     assert float(scale.factor) == 2.0**32 / 4  # the first step cuts it to the most it may be
     scale.factor.fill_(2.0**18)
     _losses(step, objective, steps=8)
     step.check()
-    assert not any(torch.equal(one, other) for one, other in zip(_weights(nets), before) if one.ndim == 4)
+    assert not any(torch.equal(weight, other) for weight, other in zip(_weights(nets), before) if weight.ndim == 4)
 
 
 def test_reports_non_finite_values_that_are_no_overflow(tiny_config: Callable[..., Config]):

@@ -61,8 +61,8 @@ def _weights(nets: dict[str, nn.Module], *roles: str) -> list[Tensor]:
     return [value.detach().clone() for role in roles or nets for value in nets[role].parameters()]
 
 
-def _are_equal(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+def _are_equal(first: list[Tensor], second: list[Tensor]) -> bool:
+    return all(torch.equal(*pair) for pair in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -72,15 +72,15 @@ def test_features_are_those_of_the_paper_and_the_parts_compose_the_generator(
     net = build_generator(GeneratorConfig(channels=2, blocks=blocks, **config))
     encoder, rest = split_for_features(net)
     x = torch.rand(1, 3, SIDE, SIDE) * 2 - 1
-    expected, ends = [], [stage.model[-1] for stage in encoder.stages]  # pyright: ignore
+    expected, last_layers = [], [stage.model[-1] for stage in encoder.stages]  # pyright: ignore
     for layer in net.model.children():  # pyright: ignore
-        layer.register_forward_hook(lambda layer, inputs, out: expected.append(out) if layer in ends else None)
+        layer.register_forward_hook(lambda layer, inputs, out: expected.append(out) if layer in last_layers else None)
     output = net(x)
     features = encoder(x)
     counts = [sum(isinstance(layer, ResidualBlock) for layer in stage.modules()) for stage in encoder.stages]
     assert counts[2:] == [b - a for a, b in pairwise([0, *taps[1:]])] or blocks == 0
-    assert [isinstance(end, nn.Conv2d) for end in ends[:2]] == [True, True]
-    assert all(map(torch.equal, features, expected[: len(ends)]))
+    assert [isinstance(end, nn.Conv2d) for end in last_layers[:2]] == [True, True]
+    assert all(map(torch.equal, features, expected[: len(last_layers)]))
     assert torch.equal(rest(features[-1]), output)
     assert list(compose(*encoder.stages, rest).state_dict()) == list(net.state_dict())
 

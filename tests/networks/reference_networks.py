@@ -44,8 +44,8 @@ class _Double(nn.Module):
         self.pad = nn.ReplicationPad2d((1, 1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        made = nn.functional.conv_transpose2d(self.pad(x), self.filt, stride=2, padding=2, groups=x.shape[1])
-        return made[:, :, 1:, 1:][:, :, :-1, :-1]
+        doubled = nn.functional.conv_transpose2d(self.pad(x), self.filt, stride=2, padding=2, groups=x.shape[1])
+        return doubled[:, :, 1:, 1:][:, :, :-1, :-1]
 
 
 class _Block(nn.Module):

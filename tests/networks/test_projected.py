@@ -96,8 +96,8 @@ def test_enlarges_small_images_for_the_features(shape: tuple[int, int], enlarged
     plain, large = build(), build(feature_size=96)
     images = torch.rand(2, 3, *shape)
     expected = plain.mix_features(torch.nn.functional.interpolate(images, size=enlarged, mode="bilinear"))
-    for features, wanted in zip(large.mix_features(images), expected, strict=True):
-        torch.testing.assert_close(features, wanted, rtol=1e-4, atol=1e-4)
+    for features, target in zip(large.mix_features(images), expected, strict=True):
+        torch.testing.assert_close(features, target, rtol=1e-4, atol=1e-4)
 
 
 def _traced(part: nn.Module) -> nn.Module:

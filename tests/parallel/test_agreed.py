@@ -57,9 +57,9 @@ def _until(run: Path, images: int) -> None:
 
 
 def test_reports_nan_of_one_rank_once_and_stops_both(start, flags, tmp_path: Path):
-    codes, said = start(flags(tmp_path / "run"), code=BREAK).wait()
+    codes, logs = start(flags(tmp_path / "run"), code=BREAK).wait()
     assert codes == [1, 1]
-    lines = [line for text in said for line in text.splitlines() if "not a finite number" in line]
+    lines = [line for text in logs for line in text.splitlines() if "not a finite number" in line]
     assert len(lines) == 1
     assert re.match(r"velogan: not a finite number in step .*, phase discriminator: ", lines[0])
 
@@ -77,24 +77,24 @@ def test_a_signal_to_one_rank_saves_once_and_ends_all(start, flags, unbroken: st
     job = start(flags(run, *more, images=24, every=99), code=SLOW.format(seconds=0.05, ranks="01"))
     _until(run, 4)
     job.send(1, signal.SIGTERM)
-    codes, said = job.wait()
-    assert codes == [0, 0], said
-    result = json.loads(said[0].splitlines()[-1])
+    codes, logs = job.wait()
+    assert codes == [0, 0], logs
+    result = json.loads(logs[0].splitlines()[-1])
     assert not result["finished"]
     assert [int(folder.name) for folder in list_checkpoints(run)] == [result["images_seen"]]
-    assert said[1] == ""
+    assert logs[1] == ""
 
     assert start(flags(run, *more, images=24, every=99)).wait()[0] == [0, 0]
     assert digest(list_checkpoints(run)[-1]) == unbroken
 
-    codes, said = start(flags(run, *more, images=26, every=99), ranks=1).wait()  # another number of ranks
-    assert codes == [0], said
-    assert "the number of processes changes from 2 to 1: an update has 1 image (before: 2)" in said[0]
-    assert "image pools of the other ranks are dropped" in said[0]
-    codes, said = start(flags(run, *more, images=28, every=99)).wait()
-    assert codes == [0, 0], said
-    assert "the number of processes changes from 1 to 2" in said[0]
-    assert "new ranks copy image pools" in said[0]
+    codes, logs = start(flags(run, *more, images=26, every=99), ranks=1).wait()  # another number of ranks
+    assert codes == [0], logs
+    assert "the number of processes changes from 2 to 1: an update has 1 image (before: 2)" in logs[0]
+    assert "image pools of the other ranks are dropped" in logs[0]
+    codes, logs = start(flags(run, *more, images=28, every=99)).wait()
+    assert codes == [0, 0], logs
+    assert "the number of processes changes from 1 to 2" in logs[0]
+    assert "new ranks copy image pools" in logs[0]
     assert read_stats(run)[-1]["images"] == 28
 
 
@@ -103,9 +103,9 @@ def test_reports_a_killed_rank(start, flags, tmp_path: Path):
     job = start(flags(run, images=999, every=4), code=SLOW.format(seconds=0.5, ranks="1"))
     _until(run, 12)
     job.send(1, signal.SIGKILL)
-    codes, said = job.wait()
+    codes, logs = job.wait()
     assert codes == [1, -signal.SIGKILL]
-    lost = [line for line in said[0].splitlines() if line.startswith("velogan: ")]
+    lost = [line for line in logs[0].splitlines() if line.startswith("velogan: ")]
     assert len(lost) == 1
     assert re.match(rf"velogan: lost rank 1 of 2 \(.*, process {job.pids[1]}\) \(.*the same command resumes", lost[0])
     assert list_checkpoints(run)
@@ -116,11 +116,11 @@ def test_reports_a_rank_that_hangs(start, flags, tmp_path: Path):
     job = start(flags(run, "--train.process-timeout", "4", images=9999))
     _until(run, 2)
     job.send(1, signal.SIGSTOP)
-    _, said = job.ask({"wait": job.pids[0]}), job.said_in[0].read_text()
+    _, logs = job.ask({"wait": job.pids[0]}), job.said_in[0].read_text()
     job.send(1, signal.SIGKILL)
     job.ask({"wait": job.pids[1]})
     assert re.search(
-        r"velogan: rank 0 of 2 \(.*no heartbeat from rank 1 of 2 \(.*\) for [45] s; the same command", said
+        r"velogan: rank 0 of 2 \(.*no heartbeat from rank 1 of 2 \(.*\) for [45] s; the same command", logs
     )
 
 
@@ -136,8 +136,8 @@ def slow_save(self, images):
 
 Session._save = slow_save
 """
-    codes, said = start(flags(tmp_path / "run", "--train.process-timeout", "2"), code=code).wait()
-    assert codes == [0, 0], said
+    codes, logs = start(flags(tmp_path / "run", "--train.process-timeout", "2"), code=code).wait()
+    assert codes == [0, 0], logs
 
 
 def test_reports_a_full_disk_of_one_rank(start, flags, disk, tmp_path: Path):
@@ -147,18 +147,18 @@ if os.environ["RANK"] == "1":
     os.environ.update(LOCAL_RANK="0", VELOGAN_CACHE="{disk.path}/cache")  # as on a host of its own
 """
     disk.fill()
-    codes, said = start(flags(tmp_path / "run"), code=code).wait()
+    codes, logs = start(flags(tmp_path / "run"), code=code).wait()
     assert codes == [1, 1]
-    lines = [line for text in said for line in text.splitlines() if line.startswith("velogan: ")]
+    lines = [line for text in logs for line in text.splitlines() if line.startswith("velogan: ")]
     assert len(lines) == 1
     assert re.match(r"velogan: rank 1 of 2 \(.*\): .*No space left on device", lines[0])
 
 
 @pytest.mark.parametrize("wrong", [("--epochs", "3"), ("--engine.mode", "graph")])  # before they meet, and after
 def test_reports_a_wrong_flag_once(wrong: tuple[str, ...], start, flags, tmp_path: Path):
-    codes, said = start(flags(tmp_path / "run", *wrong)).wait()
+    codes, logs = start(flags(tmp_path / "run", *wrong)).wait()
     assert codes == [2, 2]
-    assert len([line for text in said for line in text.splitlines() if line.startswith("velogan: ")]) == 1
+    assert len([line for text in logs for line in text.splitlines() if line.startswith("velogan: ")]) == 1
 
 
 @pytest.mark.soak
@@ -178,8 +178,8 @@ def test_torchrun_restarts_after_a_kill_and_ends_as_if_unbroken(flags, unbroken:
     )
     _until(run, random.randrange(4, 18))
     os.kill(_rank(job.pid, 1), signal.SIGKILL)
-    out, said = job.communicate()
-    assert job.returncode == 0, said
+    out, logs = job.communicate()
+    assert job.returncode == 0, logs
     result = json.loads(out)
     assert (result["images_seen"], result["world_size"], result["finished"]) == (24, 2, True)
     assert digest(Path(result["checkpoint"])) == unbroken

@@ -15,7 +15,7 @@ CASES = {
     "cyclegan": ["cyclegan", "--engine.kernels", "native"],
     "onepair, two parts each": ["onepair", "--engine.kernels", "native", "--train.accumulate", "2"],
     "contrast": ["contrast", "--engine.kernels", "native"],
-    "kept": ["cyclegan", "--engine.kernels", "native"],
+    "annotated": ["cyclegan", "--engine.kernels", "native"],
     "volumes": ["cyclegan", "--engine.kernels", "native"],
     "search": [
         *("cyclegan", "--method", "two-step", "--space", "paper"),
@@ -36,7 +36,7 @@ def test_five_steps_of_two_ranks_are_those_of_one_with_their_batch(
     images = 20 if "--train.accumulate" in more else 10
     command = "search" if case == "search" else "train"
     common: dict[str, Any] = {"command": command, "preset": preset, "images": images, "every": images}
-    common["data"] = request.getfixturevalue(case) if case in ("kept", "volumes") else None
+    common["data"] = request.getfixturevalue(case) if case in ("annotated", "volumes") else None
     apart = []
     for seed in SEEDS:
         runs = tmp_path / f"one{seed}", tmp_path / f"two{seed}"
@@ -45,8 +45,8 @@ def test_five_steps_of_two_ranks_are_those_of_one_with_their_batch(
             start(flags(runs[1], *more, seed=seed, **common)),
         ]
         for job in jobs:
-            codes, said = job.wait()
-            assert not any(codes), "\n".join(said)
+            codes, logs = job.wait()
+            assert not any(codes), "\n".join(logs)
         rows = [read_stats(run) for run in runs]
         assert [row["images"] for row in rows[0]] == [row["images"] for row in rows[1]]
         try:
@@ -61,7 +61,7 @@ def test_five_steps_of_two_ranks_are_those_of_one_with_their_batch(
             apart.append(str(error))
     assert len(apart) < len(SEEDS), apart
 
-    result = json.loads(said[0].splitlines()[-1])
+    result = json.loads(logs[0].splitlines()[-1])
     assert command == "search" or result["world_size"] == 2
     assert result["images_seen"] == images
-    assert said[1] == ""
+    assert logs[1] == ""

@@ -31,32 +31,32 @@ Started = Callable[..., Any]
 @contextmanager
 def in_turn(nodes: Mapping[str, Any], **_: Any) -> Iterator[ExecuteRequests]:
     """All nodes in this process, one after the other."""
-    made = {name: Node(*given) for name, given in nodes.items()}
-    yield lambda requests: {name: made[name].execute(request) for name, request in requests.items()}
+    local = {name: Node(*arguments) for name, arguments in nodes.items()}
+    yield lambda requests: {name: local[name].execute(request) for name, request in requests.items()}
 
 
 @contextmanager
 def losing(nodes: Mapping[str, Any], *, name: str, at: int, **_: Any) -> Iterator[ExecuteRequests]:
     """As `in_turn`; the process of the node `name` is replaced by a new one before the first request beyond `at`."""
-    made = {one: Node(*given) for one, given in nodes.items()}
+    local = {role: Node(*arguments) for role, arguments in nodes.items()}
     lost: list[int] = []
 
     def execute(requests: Mapping[str, TrainRequest]) -> dict[str, Report]:
         if name in requests and requests[name].target_images > at and not lost:
             lost.append(requests[name].target_images)
-            made[name] = Node(*nodes[name])
-        return {one: made[one].execute(request) for one, request in requests.items()}
+            local[name] = Node(*nodes[name])
+        return {role: local[role].execute(request) for role, request in requests.items()}
 
     yield execute
     assert lost
 
 
 @contextmanager
-def killing(nodes: Mapping[str, Any], *, name: str, at: int, **asked: Any) -> Iterator[ExecuteRequests]:
+def killing(nodes: Mapping[str, Any], *, name: str, at: int, **options: Any) -> Iterator[ExecuteRequests]:
     """Nodes under Ray; the process of the node `name` is killed before the first request beyond `at`."""
     import ray
 
-    with start_actors(nodes, address=None, **asked) as execute:
+    with start_actors(nodes, address=None, **options) as execute:
         killed: list[str] = []
 
         def kill_first(requests: Mapping[str, TrainRequest]) -> Mapping[str, Report]:
@@ -72,10 +72,10 @@ def killing(nodes: Mapping[str, Any], *, name: str, at: int, **asked: Any) -> It
 @pytest.fixture
 def tiny(tiny_config: Callable[..., Config]) -> Callable[..., Config]:
     def make(method: Any = "onepair", *, every: str | None = None, images: int = 12, **train: Any) -> Config:
-        given = {"length": f"{images} images", "exchange_every": every, "log_every": "4 images", **train}
+        section = {"length": f"{images} images", "exchange_every": every, "log_every": "4 images", **train}
         return tiny_config(
             method=method,
-            train=given,
+            train=section,
             data={"batch_size": 2, "render_count": 8, "validation": 0},
             engine={"mode": "reference", "device": "cpu"},
             schedule={"kind": "constant"},
@@ -84,12 +84,12 @@ def tiny(tiny_config: Callable[..., Config]) -> Callable[..., Config]:
     return make
 
 
-def trained(config: Config, folder: Path, start: Started = in_turn, said: list[str] | None = None) -> Result:
-    print_line = (said if said is not None else []).append
+def trained(config: Config, folder: Path, start: Started = in_turn, messages: list[str] | None = None) -> Result:
+    print_line = (messages if messages is not None else []).append
     context = partial(train_on_nodes, modules=distributed_modules(config), start=start, print_line=print_line)
     with Display(quiet=True) as display:
-        asked: Any = {} if config.train.exchange_every is None else {"training_context": context}
-        return run.train(config, folder, display=display, origin={}, **asked)
+        options: Any = {} if config.train.exchange_every is None else {"training_context": context}
+        return run.train(config, folder, display=display, origin={}, **options)
 
 
 def tensors(name: str, node: Any) -> dict[str, Tensor]:
@@ -97,13 +97,13 @@ def tensors(name: str, node: Any) -> dict[str, Tensor]:
     if isinstance(node, Tensor):
         return {name: node}
     parts = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    return {key: value for part, one in parts for key, value in tensors(f"{name} {part}", one).items()}
+    return {key: value for part, child in parts for key, value in tensors(f"{name} {part}", child).items()}
 
 
-def assert_same(one: Path, other: Path) -> None:
+def assert_same(first: Path, second: Path) -> None:
     """Two runs have the same networks, averages, optimizers and pools; means of losses depend on when nodes report."""
     values: list[dict[str, Tensor]] = []
-    for end in (list_checkpoints(folder)[-1] for folder in (one, other)):
+    for end in (list_checkpoints(folder)[-1] for folder in (first, second)):
         nets = {file.name: load_weights(file)[1] for file in end.glob("[A-Z]*.safetensors")}
         values.append({**tensors("", load_state(end)[0]), **tensors("", nets)})
     assert values[0].keys() == values[1].keys()
@@ -121,25 +121,25 @@ def assert_same(one: Path, other: Path) -> None:
 def test_with_an_exchange_after_every_step_nodes_compute_what_one_process_does(method, tiny, tmp_path: Path):
     """Bit for bit: all losses of such a method are functions of the weights from before the step."""
     configs = [tiny(method, every=every, images=2 * EMA.EVERY) for every in (None, "2 images")]
-    one, other = (trained(config, tmp_path / str(config.train.exchange_every)) for config in configs)
-    assert other.weights_sha256 == one.weights_sha256
+    first, second = (trained(config, tmp_path / str(config.train.exchange_every)) for config in configs)
+    assert first.weights_sha256 == second.weights_sha256
     rows = [read_stats(tmp_path / name) for name in ("None", "2 images")]
     names = [name for name in rows[0][0] if name.startswith(("loss/", "lr/"))]
     assert len(names) > 6
-    for mine, theirs in zip(*rows, strict=True):
-        assert [mine[name] for name in names] == pytest.approx([theirs[name] for name in names], rel=1e-6)
+    for row, expected in zip(*rows, strict=True):
+        assert [row[name] for name in names] == pytest.approx([expected[name] for name in names], rel=1e-6)
 
 
 def test_between_exchanges_only_copies_are_old(tiny, tmp_path: Path):
     """The autoencoder needs no other network, so it is what one process trains; the others are not."""
     trained(tiny(), tmp_path / "one")
     trained(tiny(every="6 images"), tmp_path / "apart")
-    one, other = (load_state(list_checkpoints(tmp_path / name)[-1])[0]["optimizers"] for name in ("one", "apart"))
-    assert one.keys() == other.keys() == {"autoencoder", "translator", "discriminator"}
-    for name in one:
-        mine, theirs = tensors("", one[name]["state"]), tensors("", other[name]["state"])
-        assert mine.keys() == theirs.keys()
-        assert all(mine[key].equal(theirs[key]) for key in mine) == (name == "autoencoder"), name
+    optimizers = tuple(load_state(list_checkpoints(tmp_path / name)[-1])[0]["optimizers"] for name in ("one", "apart"))
+    assert optimizers[0].keys() == optimizers[1].keys() == {"autoencoder", "translator", "discriminator"}
+    for name in optimizers[0]:
+        plain, on_nodes = (tensors("", states[name]["state"]) for states in optimizers)
+        assert plain.keys() == on_nodes.keys()
+        assert all(plain[key].equal(on_nodes[key]) for key in plain) == (name == "autoencoder"), name
 
 
 def test_a_run_resumed_from_an_exchange_equals_an_unbroken_one(tiny, tmp_path: Path):
@@ -151,9 +151,9 @@ def test_a_run_resumed_from_an_exchange_equals_an_unbroken_one(tiny, tmp_path: P
 
 @pytest.mark.parametrize("at", [7, 6, 0], ids=["between exchanges", "at an exchange", "at the start"])
 def test_a_lost_node_restarts_with_the_same_result(at: int, tiny, tmp_path: Path):
-    config, said = tiny(every="6 images"), list[str]()
-    trained(config, tmp_path / "lost", partial(losing, name="translator", at=at), said)
-    assert any("node of translator was lost" in line for line in said) == (at > 0), said
+    config, messages = tiny(every="6 images"), list[str]()
+    trained(config, tmp_path / "lost", partial(losing, name="translator", at=at), messages)
+    assert any("node of translator was lost" in line for line in messages) == (at > 0), messages
     trained(config, tmp_path / "whole")
     assert_same(tmp_path / "lost", tmp_path / "whole")
 
@@ -164,9 +164,9 @@ def test_a_killed_process_of_ray_is_a_lost_node(tiny, tmp_path: Path, monkeypatc
     pytest.importorskip("ray", reason="Ray is not installed: the extra scale")
     root = str(Path(__file__).resolve().parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])))
-    config, said = tiny(every="6 images"), list[str]()
-    lost = trained(config, tmp_path / "lost", partial(killing, name="translator", at=7), said)
-    assert any("node of translator was lost" in line for line in said), said
+    config, messages = tiny(every="6 images"), list[str]()
+    lost = trained(config, tmp_path / "lost", partial(killing, name="translator", at=7), messages)
+    assert any("node of translator was lost" in line for line in messages), messages
     assert lost.finished
     trained(config, tmp_path / "whole")
     assert_same(tmp_path / "lost", tmp_path / "whole")
@@ -174,8 +174,8 @@ def test_a_killed_process_of_ray_is_a_lost_node(tiny, tmp_path: Path, monkeypatc
 
 def test_the_flag_sets_an_exchange_every_five_steps(capsys: pytest.CaptureFixture[str]):
     def every(*words: str) -> str | None:
-        asked = Train.parse(["onepair", "--data", "d", *words], prog="velogan train", description="")
-        return configure_train(asked).train.exchange_every
+        command = Train.parse(["onepair", "--data", "d", *words], prog="velogan train", description="")
+        return configure_train(command).train.exchange_every
 
     assert every("--modules") == "5 images"
     assert every("--modules", "--train.exchange-every", "50i") == "50 images"

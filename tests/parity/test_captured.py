@@ -106,9 +106,9 @@ def test_compiled_float32_losses_equal_the_eager_ones_to_rounding(mode: str, tin
 def test_float32_losses_of_tritons_kernels_equal_those_of_plain_layers_to_rounding(
     mode: str, tiny_config: Callable[..., Config]
 ):
-    asked = {"device": "cuda", "precision": "fp32"}
-    expected = _losses(tiny_config(engine={"mode": "eager", **asked}))
-    losses = _losses(tiny_config(engine={**asked, "kernels": "native", "mode": mode}))
+    engine = {"device": "cuda", "precision": "fp32"}
+    expected = _losses(tiny_config(engine={"mode": "eager", **engine}))
+    losses = _losses(tiny_config(engine={**engine, "kernels": "native", "mode": mode}))
     _assert_close(losses, expected, rel=1e-3, abs=1e-4)
 
 

@@ -90,5 +90,5 @@ def test_a_compiled_network_equals_the_plain_one(tiny_config: Callable[..., Conf
         out = forward_net(images)
         out.square().mean().backward()
         results.append([out.detach(), *(p.grad for name, p in net.named_parameters() if name.endswith("weight"))])
-    for seen, wanted in zip(*results):
-        torch.testing.assert_close(seen, wanted, rtol=1e-3, atol=1e-5)
+    for result, expected_value in zip(*results):
+        torch.testing.assert_close(result, expected_value, rtol=1e-3, atol=1e-5)

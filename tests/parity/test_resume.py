@@ -71,7 +71,7 @@ def _train(config: Config, run: Path) -> Result:
         return train(config, run, display=display, origin={"preset": "test", "command": "test"})
 
 
-@pytest.mark.parametrize("case", [*CASES, "volumes", "kept"])
+@pytest.mark.parametrize("case", [*CASES, "volumes", "annotated"])
 def test_stopped_and_continued_equals_unbroken(
     case: str,
     tiny_config: Callable[..., Config],

@@ -30,19 +30,19 @@ class ImagePool:
         self.size, self.images = size, []
 
     def query(self, images: Tensor, uniform: Tensor) -> Tensor:
-        given = []
+        returned = []
         for image, coin, choice in zip(images, *uniform.tolist()):
             image = image[None].detach()
             if len(self.images) < self.size:
                 self.images.append(image)
-                given.append(image)
+                returned.append(image)
             elif self.size and coin > 0.5:
                 index = int(choice * self.size)
-                given.append(self.images[index])
+                returned.append(self.images[index])
                 self.images[index] = image
             else:
-                given.append(image)
-        return torch.cat(given)
+                returned.append(image)
+        return torch.cat(returned)
 
 
 def _adversarial(logits: Tensor, real: bool, kind: str) -> Tensor:
@@ -98,13 +98,13 @@ class _Batches:
     """The given batches, one an epoch."""
 
     def __init__(self, batches: list[dict[str, Tensor]]):
-        self.made = batches
+        self.by_epoch = batches
 
     def __len__(self) -> int:
-        return len(self.made[0]["A"])
+        return len(self.by_epoch[0]["A"])
 
     def batches(self, position: int) -> Generator[dict[str, Tensor], None, None]:
-        yield from (dict(batch) for batch in self.made[position // len(self) :])
+        yield from (dict(batch) for batch in self.by_epoch[position // len(self) :])
 
 
 CASES: dict[str, dict[str, dict[str, Any]]] = {
@@ -157,7 +157,7 @@ def _onepair_textbook(nets: dict[str, Any], batches: list[dict[str, Tensor]]) ->
     def adam(*parts: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.Adam(itertools.chain(*(part.parameters() for part in parts)), lr=2e-4, betas=(0.5, 0.999))
 
-    adams, kept = (adam(encode, decode), adam(translate), adam(discriminate)), None
+    adams, pooled = (adam(encode, decode), adam(translate), adam(discriminate)), None
     for batch in batches:
         a, b = encode(batch["A"]), encode(batch["B"])
         adams[0].zero_grad()
@@ -174,10 +174,10 @@ def _onepair_textbook(nets: dict[str, Any], batches: list[dict[str, Tensor]]) ->
 
         shown = fake.detach()
         coin = float(batch["uniform"][0])
-        if kept is None:
-            kept = shown
+        if pooled is None:
+            pooled = shown
         elif coin > 0.5:
-            shown, kept = kept, shown
+            shown, pooled = pooled, shown
         adams[2].zero_grad()
         (0.5 * ((discriminate(b) - 1).square().mean() + discriminate(shown).square().mean())).backward()
         adams[2].step()

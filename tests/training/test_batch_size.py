@@ -64,33 +64,33 @@ def test_a_cpu_is_never_asked_for_more_than_it_has(monkeypatch: pytest.MonkeyPat
     )
 
 
-WHOLE = TINY.change(data={"masks_a": "masks", "labels_b": "maps"})
+ANNOTATED = TINY.change(data={"masks_a": "masks", "labels_b": "maps"})
 """A step with all that can lie beside pictures."""
 
 
 def test_a_step_is_tried_for_real():
-    count, why = find_largest_batch(WHOLE, max_batch=1, resident_bytes=[], limit_mb=free_memory_mb(), classes=5)
-    assert (count, why.partition(" MB; ")[2]) == (1, "more than 1 are not tried")
-    assert 50 < float(why.split()[2].replace(",", "")) < free_memory_mb()
+    count, reason = find_largest_batch(ANNOTATED, max_batch=1, resident_bytes=[], limit_mb=free_memory_mb(), classes=5)
+    assert (count, reason.partition(" MB; ")[2]) == (1, "more than 1 are not tried")
+    assert 50 < float(reason.split()[2].replace(",", "")) < free_memory_mb()
 
 
 def test_what_is_tried_has_masks_and_classes():
-    config = WHOLE.change(data={"batch_size": 2})
+    config = ANNOTATED.change(data={"batch_size": 2})
     config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     step, objective, nets = build_step(config, shape=(32, 32), classes=5)
     batch = random_batch(config, torch.device("cpu"))
     assert nets[SEGMENTER](batch["A"]).shape == (2, 5, 32, 32)
     uniform = {split: torch.rand(draws, 2) for split, draws in objective.num_uniforms.items()}
-    terms = step({split: {**batch, "uniform": one} for split, one in uniform.items()}, number=0)
+    terms = step({split: {**batch, "uniform": numbers} for split, numbers in uniform.items()}, number=0)
     assert {"generator/mask_a", "generator/semantic_a", "segmenter/cross_entropy_b"} <= set(terms)
 
 
 @pytest.mark.gpu
 def test_a_gpu_s_memory_is_found():
-    count, why = find_largest_batch(
+    count, reason = find_largest_batch(
         TINY.change(engine={"device": "cuda"}), max_batch=2, resident_bytes=[], limit_mb=None
     )
-    assert count == 2, why
+    assert count == 2, reason
     assert torch.cuda.is_available()
 
 

@@ -80,10 +80,10 @@ def test_the_command_line_says_it_in_words_and_ends_with_1(
     argv = ["train", "cyclegan", *flags.split(), "--out", str(tmp_path / "run")]
     poison(1)
     assert main(argv) == 1
-    said = capsys.readouterr().err
-    assert "velogan: not a finite number in step 1 (1 image seen), phase generator" in said
-    assert "Traceback" not in said
-    assert "no checkpoint was saved" in said
+    messages = capsys.readouterr().err
+    assert "velogan: not a finite number in step 1 (1 image seen), phase generator" in messages
+    assert "Traceback" not in messages
+    assert "no checkpoint was saved" in messages
 
 
 ENGINES: dict[str, dict[str, Any]] = {

@@ -43,22 +43,22 @@ def test_any_channels(a: int, b: int, tmp_path: Path, capsys: pytest.CaptureFixt
         --discriminator.channels 2 --discriminator.feature-size 32 --data.batch-size 1 --data.validation 2
         --train.samples 1 --train.logger none --engine.threads 1""".split()
     assert main([*words, "--images", "1"]) == 0
-    said = capsys.readouterr().err
-    assert f"generator.output: {'mask' if a == b else 'image'} (" in said
-    assert ("discriminator.features: see three channels" in said) == (not {a, b} <= {1, 3})
+    messages = capsys.readouterr().err
+    assert f"generator.output: {'mask' if a == b else 'image'} (" in messages
+    assert ("discriminator.features: see three channels" in messages) == (not {a, b} <= {1, 3})
     assert main([*words, "--images", "2"]) == 0
     assert f"resuming {run} at 1 image" in capsys.readouterr().err
 
-    for way, made in zip(GENERATOR_FILES, (b, a)):
-        letter = way[0].upper()
-        assert isinstance(load_translator(run, direction=way).net, MaskGenerator) == (a == b)
+    for direction, channels_out in zip(GENERATOR_FILES, (b, a)):
+        letter = direction[0].upper()
+        assert isinstance(load_translator(run, direction=direction).net, MaskGenerator) == (a == b)
         out = tmp_path / f"out{letter}"
-        assert main(["translate", str(run), str(tmp_path / f"test{letter}"), str(out), "--direction", way]) == 0
+        assert main(["translate", str(run), str(tmp_path / f"test{letter}"), str(out), "--direction", direction]) == 0
         side = SIDES[letter]
-        assert _shapes(out) == {(side, side) if made == 1 else (side, side, made)}
+        assert _shapes(out) == {(side, side) if channels_out == 1 else (side, side, channels_out)}
     assert main(["evaluate", str(run), "--features", "none", "--json"]) == 0
     scores = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert {one["direction"] for one in scores["scores"]} == {"a2b", "b2a"}
+    assert {row["direction"] for row in scores["scores"]} == {"a2b", "b2a"}
     if a == b:
         assert main(["export", str(run), str(tmp_path / "net.pt2"), "--format", "torch"]) == 0
 
@@ -72,10 +72,10 @@ def test_a_dry_run_looks_at_the_pictures(tmp_path: Path, capsys: pytest.CaptureF
     words = ["train", "cyclegan", "--data", str(tmp_path / "grey"), str(tmp_path / "four"), "--image-size", "32"]
     words += ["--generator.blocks", "1", "--generator.output", "auto", "--dry-run"]
     assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert [one["channels"] for one in found["pictures"].values()] == [1, 4]
-    assert found["networks"]["G_B"] - found["networks"]["G_A"] == -3  # the biases of its last layer
-    assert found["networks"]["D_A"] - found["networks"]["D_B"] == 3 * 4 * 4 * 64  # the weights of its first layer
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row["channels"] for row in result["pictures"].values()] == [1, 4]
+    assert result["networks"]["G_B"] - result["networks"]["G_A"] == -3  # the biases of its last layer
+    assert result["networks"]["D_A"] - result["networks"]["D_B"] == 3 * 4 * 4 * 64  # the weights of its first layer
     assert (timed[0].data.channels_a, timed[0].data.channels_b) == (1, 4)
     assert main([*words, "--data.labels-a", str(tmp_path / "grey")]) == 0
     assert "the estimate assumes 19 classes" in capsys.readouterr().err

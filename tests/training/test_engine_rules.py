@@ -18,8 +18,8 @@ KERNELS: Any = object()
 
 def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kernels: Any = KERNELS, **settings: Any):
     gemm_speedup = settings.pop("gemm_speedup", lambda precision: 0.0)
-    asked: dict[str, Any] = {"seconds": None, "one_size": True}
-    needs = EngineRequirements(norms={norm}, **{**asked, "optimizers": {"adam"}, "dropout": False, **settings})
+    requested: dict[str, Any] = {"seconds": None, "one_size": True}
+    needs = EngineRequirements(norms={norm}, **{**requested, "optimizers": {"adam"}, "dropout": False, **settings})
     config = config or EngineConfig(device="cpu", precision="fp32")
     chosen, decisions = resolve_auto(config, needs, load_kernels=lambda device: kernels, gemm_speedup=gemm_speedup)
     return chosen, {decision.field: decision for decision in decisions}
@@ -85,8 +85,8 @@ def test_auto_on_a_gpu_captures_the_step(gpu: EngineConfig):
 @pytest.mark.parametrize("mode", ["auto", "eager", "graph", "streams"])
 @pytest.mark.parametrize("recomputes", ["off", "on"])
 def test_auto_does_not_choose_the_triton_kernels(seconds: float | None, mode: Any, recomputes: Any, gpu: EngineConfig):
-    asked = gpu.model_copy(update={"mode": mode, "checkpoint_activations": recomputes})
-    assert _resolve(asked, seconds=seconds)[0].kernels == "plain"
+    requested = gpu.model_copy(update={"mode": mode, "checkpoint_activations": recomputes})
+    assert _resolve(requested, seconds=seconds)[0].kernels == "plain"
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_a_gpu_without_bf16_computes_in_fp16(
 ):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    asked = gpu.model_copy(update={"precision": "auto"})
-    chosen, decisions = _resolve(asked)
+    requested = gpu.model_copy(update={"precision": "auto"})
+    chosen, decisions = _resolve(requested)
     assert (chosen.precision, chosen.mode) == (choice, "graph")
     assert "this GPU has no bf16" in decisions["precision"].reason
 
@@ -124,7 +124,7 @@ CAPTURED = [
 
 
 @pytest.mark.parametrize(
-    ("asked", "settings", "field"),
+    ("requested", "settings", "field"),
     [
         *CAPTURED,
         ({"mode": "graph", "checkpoint_activations": "on"}, {"dropout": True}, "engine.mode=graph"),
@@ -135,10 +135,10 @@ CAPTURED = [
     ],
 )
 def test_conflicts_are_refused_with_the_field_and_a_fix(
-    asked: dict[str, str], settings: dict[str, Any], field: str, gpu: EngineConfig
+    requested: dict[str, str], settings: dict[str, Any], field: str, gpu: EngineConfig
 ):
     with pytest.raises(ValueError, match=rf"^{field} .*: set "):
-        _resolve(gpu.model_copy(update=asked), **settings)
+        _resolve(gpu.model_copy(update=requested), **settings)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])

@@ -53,8 +53,8 @@ def _pretend(run: Path, **engine: str) -> None:
 def test_a_run_of_a_gpu_continues_without_one(train: Train, tmp_path: Path):
     train(2)
     _pretend(tmp_path / "run", device="cuda", mode="graph", kernels="plain")
-    said = train(4)
-    assert "the engine settings change at 2 images: engine.device=cuda is not available here" in said
+    printed = train(4)
+    assert "the engine settings change at 2 images: engine.device=cuda is not available here" in printed
     first, second = _engines(tmp_path / "run")
     assert (first["from_images"], second["from_images"]) == (0, 2)
     assert (second["engine"]["device"], second["engine"]["mode"]) == ("cpu", "eager")
@@ -74,8 +74,8 @@ def test_a_run_with_winograd_continues_on_a_processor_without_it(
 
 
 def test_a_shorter_command_than_before_says_so_and_changes_nothing(train: Train, tmp_path: Path):
-    said = train(2)
-    assert len([line for line in said.splitlines() if line.startswith(("engine:", "precision:", "kernels:"))]) <= 3
+    printed = train(2)
+    assert len([line for line in printed.splitlines() if line.startswith(("engine:", "precision:", "kernels:"))]) <= 3
     train(4)
     config, record = ((tmp_path / "run" / name).read_text() for name in ("config.yaml", "run.json"))
     assert "--images 4" in json.loads(record)["command"]
@@ -85,9 +85,11 @@ def test_a_shorter_command_than_before_says_so_and_changes_nothing(train: Train,
 
 def test_a_longer_run_reports_that_the_learning_rate_rises(train: Train):
     assert "learning rate of" not in train(6)
-    said = train(12)
-    assert "learning rate of G_B: 6.7e-05 at the checkpoint, 0.0002 now, because the schedule covers 12 images" in said
-    assert "--schedule.kind constant --optimizer.lr 6.7e-05" in said
+    printed = train(12)
+    assert (
+        "learning rate of G_B: 6.7e-05 at the checkpoint, 0.0002 now, because the schedule covers 12 images" in printed
+    )
+    assert "--schedule.kind constant --optimizer.lr 6.7e-05" in printed
     assert "learning rate of" not in train(12)
 
 
@@ -103,9 +105,9 @@ def test_the_networks_of_the_directions_may_differ(train: Train, tmp_path: Path)
     flags = ["--generator-b", "channels=6", "blocks=2", "--discriminator-b", "network=pixel"]
     train(2, *flags)
     run = tmp_path / "run"
-    shapes = {way: load_translator(run, direction=way).header["config"] for way in ("a2b", "b2a")}
+    shapes = {direction: load_translator(run, direction=direction).header["config"] for direction in ("a2b", "b2a")}
     assert [(shape["channels"], shape["blocks"]) for shape in shapes.values()] == [(4, 1), (6, 2)]
-    kinds = [load_weights(find_checkpoint(run) / f"D_{way}.safetensors")[0]["config"]["network"] for way in "AB"]
+    kinds = [load_weights(find_checkpoint(run) / f"D_{name}.safetensors")[0]["config"]["network"] for name in "AB"]
     assert kinds == ["basic", "pixel"]
     assert load_translator(run, direction="b2a")(torch.zeros(1, 3, 32, 32)).shape == (1, 3, 32, 32)
     assert "generator_b is {'blocks': 2} here" in train(4, "--generator-b", "blocks=2", *flags[3:], code=2)
@@ -116,15 +118,15 @@ def test_a_run_whose_minutes_are_over_at_its_start_makes_a_step_and_ends(
     tiny_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     config = tiny_config(data={"render_count": 4, "render_test": 2}, train={"length": "1000 minutes", "samples": 0})
-    said: list[str] = []
+    printed: list[str] = []
     with Display(quiet=True) as display:
-        monkeypatch.setattr(display, "print_line", said.append)
-        asked: Any = {"display": display, "origin": {"preset": "", "command": ""}}
-        first = run.train(config, tmp_path / "run", **asked, started_at=time.monotonic() - 60_000)
-        again = run.train(config, tmp_path / "run", **asked)
+        monkeypatch.setattr(display, "print_line", printed.append)
+        options: Any = {"display": display, "origin": {"preset": "", "command": ""}}
+        first = run.train(config, tmp_path / "run", **options, started_at=time.monotonic() - 60_000)
+        again = run.train(config, tmp_path / "run", **options)
     assert (first.images_seen, first.finished) == (1, True)
     assert (again.images_seen, again.finished) == (1, True)
-    assert "ends in 0 s, the last checkpoint and page included" in said
+    assert "ends in 0 s, the last checkpoint and page included" in printed
     assert json.loads((first.checkpoint / "clock.json").read_text())["seconds"] >= 60_000
     assert (tmp_path / "run" / "report.html").is_file()
 
@@ -133,14 +135,14 @@ def test_curves_without_a_checkpoint_are_kept(train: Train, tmp_path: Path):
     train(3)
     curves = (tmp_path / "run/stats.jsonl").read_text()
     shutil.rmtree(tmp_path / "run/checkpoints")
-    said = train(2)
-    assert "has a log but no checkpoint: starting from scratch; the log is saved as stats.before-1.jsonl" in said
+    printed = train(2)
+    assert "has a log but no checkpoint: starting from scratch; the log is saved as stats.before-1.jsonl" in printed
     assert (tmp_path / "run/stats.before-1.jsonl").read_text() == curves
 
 
 def test_checkpoints_without_their_configuration_are_refused(train: Train, tmp_path: Path):
     train(2)
     (tmp_path / "run/config.yaml").unlink()
-    said = train(4, "--seed", "5", code=2)
-    assert "holds checkpoints but no config.yaml with their settings: restore it" in said
+    printed = train(4, "--seed", "5", code=2)
+    assert "holds checkpoints but no config.yaml with their settings: restore it" in printed
     assert not (tmp_path / "run/config.yaml").exists()
