@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from velogan.data.config import DataConfig
 from velogan.data.sets.loader import PairLoader, copy_to_device
@@ -186,3 +187,28 @@ def test_a_non_finite_replay_is_reported_later_with_its_step_and_stops_updates(c
     assert (caught.value.phase, caught.value.number) == ("generator", 3)
     assert {"cycle_a", "total"} <= set(caught.value.names)
     assert all(torch.equal(*pair) for pair in zip(weights, _copies(captured.nets.values())))
+
+
+class _Operations(TorchDispatchMode):
+    """Records the names of all operations."""
+
+    WAITING = frozenset(("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "_unique2"))
+    """Those that bring a number from the device to the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_operation_of_a_replay_waits_for_the_device(captured: CapturedStep):
+    for number in (0, 1):
+        captured({"train": _batch(0)}, number=number)
+    with _Operations() as operations:
+        captured({"train": _batch(1)}, number=2)
+        assert not operations.names & _Operations.WAITING
+        captured.check()
+        assert operations.names & _Operations.WAITING
