@@ -145,13 +145,13 @@ def open_ground_truth(
     source = folder_of_pictures(domain.truth, tuple(name for name in names if (domain.truth / name).is_file()), data)
     if source.names:
         progress = task("preparing the truth")
-        truths = _by_name(open_for_evaluation(replace(source, filled=False), other, data, progress=progress))
+        truths = _load_by_name(open_for_evaluation(replace(source, filled=False), other, data, progress=progress))
         labels = find_label_colours([truth[0] for truth in [*truths.values()][:: -(-len(truths) // _MAX_LABEL_MAPS)]])
         if labels is None:  # photographs: pixels without data are filled as in training
-            truths = _by_name(open_for_evaluation(source, other, data, progress=progress))
+            truths = _load_by_name(open_for_evaluation(source, other, data, progress=progress))
     if domain.mask is not None:
         masked = Folder(domain.mask, tuple(name for name in names if (domain.mask / name).is_file()), filled=False)
-        masks = _by_name(open_domain(masked, data, test=True)) if masked.names else {}
+        masks = _load_by_name(open_domain(masked, data, test=True)) if masked.names else {}
     index_of = {name: index for index, name in enumerate(names)}
     return GroundTruth(
         {index_of[name]: truth for name, truth in truths.items()},
@@ -177,7 +177,7 @@ def random_subset(source: SourceT, count: int | None, seed: int) -> SourceT:
     return source.select(sorted(indices.tolist()))
 
 
-def _by_name(domain: Domain) -> dict[str, Tensor]:
+def _load_by_name(domain: Domain) -> dict[str, Tensor]:
     """Return each image of the domain as `(1, C, H, W)` in [-1, 1]."""
     images = ImageSet.from_domain(domain)
     return {name: images.to_batch(index) for index, name in enumerate(domain.names)}

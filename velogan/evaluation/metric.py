@@ -124,7 +124,7 @@ class MetricValidation(Validation):
             self.scorer, self.domains = _open_scorer(sources, metric, config.data, self.device)
 
     def score(self) -> dict[str, Any]:
-        """Compute the metrics of `Validation`, the metric, and the list of its values over bootstrap resamples."""
+        """Compute the metrics of `Validation`, `self.metric`, and the list of its values over bootstrap resamples."""
         self._resampled = {}
         scores = super().score()
         if self.metric_base not in _ALWAYS_LOGGED:
@@ -228,7 +228,7 @@ def _with_ground_truth(sources: Sources, rendered: Path) -> Iterator[DomainSourc
 
 
 def _available_metrics(sources: Sources, metric: str, data: DataConfig, device: str) -> Mapping[Direction, list[str]]:
-    """Return the names of the metrics that held-out images allow, by direction, found by scoring black images."""
+    """Score black images; return the names of the metrics that held-out images allow, by direction."""
     scorer, domains = _open_scorer(sources, metric, data, device)
     names: dict[Direction, list[str]] = {}
     for direction in _DIRECTIONS:

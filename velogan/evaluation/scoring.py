@@ -176,7 +176,7 @@ class Scorer:
         return ImageSet([image.numpy() for image in outputs], replace(pixel_format, channels=outputs[0].shape[-1]))
 
     def _special_keys(self, name: str, source: DomainImages, fakes: ImageSet) -> dict[str, Any]:
-        """Return the class of a share, or the agreement of each label if `name` is their mean; else an empty dict."""
+        """Return additional keys of a score: the class of a share, or each label's agreement for `label_iou`."""
         labels = source.ground_truth.labels
         if is_share(name):
             return {"class": class_name(name, self.classes)}

@@ -46,8 +46,8 @@ def write_export(path: Path, out: Path, *, format: Format, options: ExportOption
     """Export the generators of `path`, a run or a weights file, and check the written files against PyTorch.
 
     If `out` has the suffix of the format, write one file, else a folder with a file per direction. A folder of format
-    reference is one of the reference implementation's `checkpoints/NAME`, with the discriminators that it supports;
-    of format hub a folder for the Hugging Face Hub and also a checkpoint of velogan; of format web a static web site.
+    reference resembles the reference implementation's `checkpoints/NAME`, with the discriminators that it supports;
+    one of format hub can be uploaded, and is also a checkpoint of velogan; one of format web is a static web site.
 
     Return `file`, `max_difference` from PyTorch for values in [-1, 1], `megabytes`, `card` (the model card's file), and
     for format web `half`: whether weights are stored in float16. Raises ValueError if the options do not fit or `out`

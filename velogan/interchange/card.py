@@ -120,7 +120,7 @@ def _file(direction: Direction, model: Translator, exported: Exported, metadata:
         "input": f"`(B, {header.get('in_channels', 3)}, H, W)` float32 in [-1, 1]; H and W are multiples of "
         f"{model.multiple}",
         "output": f"`(B, {header.get('out_channels', 3)}, H, W)` float32 in [-1, 1]",
-        "pixels": f"{_format_text(header.get('input'))} in, {_format_text(header.get('output'))} out, for -1 to 1",
+        "pixels": f"{_pixel_text(header.get('input'))} in, {_pixel_text(header.get('output'))} out, for -1 to 1",
         "checked": f"{difference} from eager PyTorch in float32 at {sizes}, by {exported.by}",
         "trained on": _data(header),
         "images seen": header.get("images_seen", "unknown"),
@@ -170,7 +170,7 @@ def _template(name: str) -> str:
     return resources.files("velogan.interchange").joinpath(name).read_text(encoding="utf-8")
 
 
-def _format_text(form: Any) -> str:
+def _pixel_text(form: Any) -> str:
     """Return the pixel format of a header in words."""
     fields = dict(form) if isinstance(form, Mapping) else {}
     kind, neighbours = fields.get("dtype", "uint8"), fields.get("neighbours")
@@ -215,7 +215,7 @@ def _scores(files: Files) -> str:
 
 
 def _scores_of(direction: Direction, model: Translator) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the protocol and the scores of the file of `model`, which is in a checkpoint of the scored run."""
+    """Return the protocol and the scores of `model`, a file in a checkpoint of the scored run."""
     if model.file is None:
         return {}, []
     file = model.file.absolute().parent.parent.parent / "scores.json"

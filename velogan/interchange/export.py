@@ -163,7 +163,7 @@ def _write_onnx(model: Translator, file: Path, *, license: str | None) -> tuple[
             _ExportedNet(model.net).eval(),
             (_example(model),),
             dynamo=True,
-            dynamic_shapes=(_dynamic(model),),
+            dynamic_shapes=(_dynamic_shapes(model),),
             external_data=False,
             input_names=["image"],
             output_names=["translated"],
@@ -194,7 +194,7 @@ def _metadata(model: Translator, license: str | None) -> dict[str, str]:
 def _write_torch(model: Translator, file: Path) -> tuple[Run, str]:
     with _suppress_output():
         program = torch.export.export(
-            _ExportedNet(model.net).eval(), (_example(model),), dynamic_shapes=(_dynamic(model),)
+            _ExportedNet(model.net).eval(), (_example(model),), dynamic_shapes=(_dynamic_shapes(model),)
         )
         buffer = io.BytesIO()  # torch aborts the process if it writes to a full disk
         torch.export.save(program, buffer)
@@ -239,7 +239,7 @@ class _ExportedNet(nn.Module):
         return apply_change(x, after=after, before=before).clamp(-1, 1)
 
 
-def _dynamic(model: Translator) -> Mapping[int, Any]:
+def _dynamic_shapes(model: Translator) -> Mapping[int, Any]:
     minimum = 2 if model.multiple < 8 else 1  # a residual block's padding needs two pixels at a quarter of the side
     sides = {
         dim: model.multiple * torch.export.Dim(name, min=minimum, max=_MAX_SIDE // model.multiple)

@@ -19,7 +19,7 @@ from velogan.translate.weights import load_reference_file, load_reference_folder
 def import_reference(source: Path, run: Path, *, picture_statistics: bool = False) -> dict[str, Any]:
     """Create the run folder `run` from one file or from a folder `checkpoints/NAME`; return `run` and `networks`.
 
-    A file becomes the direction a2b, a folder with both generators a run that training can start from.
+    A file becomes the direction a2b; a folder with both generators becomes a run that training can start from.
     `picture_statistics`: batch norm of generators uses the statistics of each image instead of those of training.
     Raises ValueError if `source` contains no such networks or `run` exists.
     """

@@ -93,7 +93,7 @@ def _with_interval(
 
 
 def sample_patches(images: Tensor, *, total_images: int) -> Features:
-    """Draw patches of `(B, C, H, W)`, a batch of `total_images`, for the sliced Wasserstein distance."""
+    """Draw patches of `(B, C, H, W)` for the sliced Wasserstein distance, fewer each if `total_images` is large."""
     return level_patches(images, patches=max(8, min(128, MAX_PATCHES // total_images)))
 
 

@@ -36,7 +36,7 @@ def edge_descriptors(images: Tensor) -> Tensor:
 def retrieval(fake: Tensor, inputs: Tensor) -> Tensor:
     """Return for each translation the share of the other inputs that are less similar to it than its own: `(N,)`.
 
-    1: it identifies its input; `CHANCE`, on average: it does not depend on it. Equally similar inputs count half.
+    1 if it identifies its input; `CHANCE` on average if it does not depend on it. Equally similar inputs count half.
     `fake`, `inputs`: descriptors `(N, D)` in the same order. NaN for a single image.
     """
     similarity = fake @ inputs.T

@@ -29,7 +29,7 @@ class Clock:
 
     @property
     def training_seconds(self) -> float:
-        """Seconds so far without overhead; only for differences within this process."""
+        """Seconds so far without this process's overhead; use it only for differences."""
         return self.seconds - self._overhead
 
     def start(self, *, elapsed: float = 0.0) -> None:

@@ -25,7 +25,7 @@ class Log:
     """Appends to the log of the folder `run`, which is created if it is missing.
 
     Call `truncate` first if there is a log already, since its last line may be incomplete. The same metrics, and image
-    grids, go to `logger`, a key of `LOGGERS` or "none"; if that fails, it is reported once by `print_line` and ended.
+    grids, go to `logger`, a key of `LOGGERS` or "none"; if that fails, `print_line` reports it once and it ends.
     Raises OSError if a line cannot be written to `stats.jsonl`; earlier lines are preserved. Raises ValueError if the
     package of `logger` is not installed.
     """

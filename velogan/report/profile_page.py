@@ -106,7 +106,7 @@ def _card(title: str, note: str, body: str) -> str:
 
 
 def _key(name: str) -> str:
-    """Return the square of a name's colour, hatched for `idle`."""
+    """Return a legend square in the colour of `name`, hatched for `idle`."""
     if name == "idle":
         return '<span class="legend-key idle"></span>'
     return f'<span class="legend-key" style="--hue:{_colour(name)}"></span>'
@@ -138,9 +138,9 @@ def _breakdown(counts: Mapping[str, Any], names: Iterable[str], unit: str) -> st
 
 
 def _temporal_card(profile: Profile) -> str:
-    of = profile["temporal"]["of"]
+    totals = profile["temporal"]["of"]
     note = (
-        f"Of {_time(of['microseconds'])} in {pluralize(of['steps'], 'step')}. "
+        f"Of {_time(totals['microseconds'])} in {pluralize(totals['steps'], 'step')}. "
         "Copying during a computation counts as computing."
     )
     body = _breakdown(profile["temporal"], ("compute", "non_compute", "idle"), f"{_work_unit(profile)}s, gaps")
@@ -148,8 +148,8 @@ def _temporal_card(profile: Profile) -> str:
 
 
 def _idle_card(profile: Profile) -> str:
-    of, share = profile["idle"]["of"], profile["temporal"]["idle"]["share_of_window"]
-    note = f"Of {_time(of['microseconds'])} in {of['count']:,} gaps, {percent(share)} of the total time."
+    totals, share = profile["idle"]["of"], profile["temporal"]["idle"]["share_of_window"]
+    note = f"Of {_time(totals['microseconds'])} in {totals['count']:,} gaps, {percent(share)} of the total time."
     return _card("Idle", note, _breakdown(profile["idle"], ("host_wait", "kernel_wait", "other"), "gaps"))
 
 

@@ -116,7 +116,7 @@ def _results(
     import ray
     from ray.data import ActorPoolStrategy, DataContext, from_items
 
-    cpus, share = _share([node["Resources"] for node in ray.nodes() if node["Alive"]], workers, gpus=gpus)
+    cpus, share = _divide_resources([node["Resources"] for node in ray.nodes() if node["Alive"]], workers, gpus=gpus)
     rows = [
         {"part": number, "names": b"\0".join(map(os.fsencode, names))} for number, names in enumerate(source.parts())
     ]
@@ -147,7 +147,7 @@ def _results(
         DataContext._set_current(previous_context)
 
 
-def _share(nodes: Sequence[dict[str, float]], workers: int, *, gpus: bool) -> tuple[float, float]:
+def _divide_resources(nodes: Sequence[dict[str, float]], workers: int, *, gpus: bool) -> tuple[float, float]:
     """Return the CPUs and GPUs for each worker: equal shares, at most what the largest node has."""
     cores = [node.get("CPU", 0.0) for node in nodes]
     cpus_per_worker = sum(cores) / workers

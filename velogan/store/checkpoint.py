@@ -65,8 +65,8 @@ def save_checkpoint(
         files["state.safetensors"] = _encode_tree(state, {})
     if clock is not None:
         files["clock.json"] = json.dumps(clock).encode()
-    sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    files["manifest.json"] = json.dumps({"images": images, "files": sums}, indent=1).encode()
+    checksums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    files["manifest.json"] = json.dumps({"images": images, "files": checksums}, indent=1).encode()
     tmp_folder = folder.with_name(f".writing-{folder.name}")
     try:
         remove_leftovers(run, ".writing-*")  # folders that a killed process left take space that is needed now
@@ -98,8 +98,8 @@ def save_network(file: Path, state: Mapping[str, Tensor], header: Mapping[str, A
 
 def write_manifest(folder: Path, *, images: int) -> None:
     """Write the manifest that turns a folder of network files into a checkpoint."""
-    sums = {file.name: sha256(file) for file in sorted(folder.glob("*.safetensors"))}
-    write_text(folder / "manifest.json", json.dumps({"images": images, "files": sums}, indent=1))
+    checksums = {file.name: sha256(file) for file in sorted(folder.glob("*.safetensors"))}
+    write_text(folder / "manifest.json", json.dumps({"images": images, "files": checksums}, indent=1))
 
 
 def load_state(folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -318,7 +318,7 @@ def _encode_tree(state: Any, tensors: dict[str, Tensor]) -> bytes:
 
 
 def _skeleton(node: Any, tensors: dict[str, Tensor]) -> Any:
-    """Convert `node` to JSON: tensors move to `tensors`, by number; dicts become lists of pairs of any keys."""
+    """Convert `node` to JSON: tensors move to `tensors`, by number; dicts become lists of pairs."""
     match node:
         case Tensor():
             tensors[f"{len(tensors):05d}"] = _plain(node).clone()

@@ -41,7 +41,7 @@ def held_out_pictures(
     opened: dict[str, tuple[Config, dict[str, Domain]]] = {}
     for setting, run in runs.items():
         try:
-            opened[setting] = _open(run)
+            opened[setting] = _open_run(run)
         except (ValueError, OSError) as error:
             print_line(f"{run}: no held-out images on the page ({error})")
     names = {letter: _common_names([domains[letter].names for _, domains in opened.values()]) for letter in "AB"}
@@ -66,7 +66,7 @@ def _best_runs(result: Mapping[str, Any]) -> dict[str, Path]:
     return {setting: runs[setting] for setting in order[:MAX_SHOWN] if setting in runs}
 
 
-def _open(run: Path) -> tuple[Config, dict[str, Domain]]:
+def _open_run(run: Path) -> tuple[Config, dict[str, Domain]]:
     """Return the run's configuration and its held-out images by domain letter."""
     config = read_config(run)
     sources, domains = find_sources(config.data), {}

@@ -192,7 +192,7 @@ class PlanFile(BaseModel):
     vary: dict[str, Any] = {}
 
     def base(self, preset: str) -> Config:
-        """Return the configuration of a preset before its own fields."""
+        """Return the configuration of a preset without the fields that the plan sets for this preset alone."""
         check_preset(preset)
         base = RECIPES[preset]().with_size(self.size) if self.size else RECIPES[preset]()
         data: dict[str, Any] = {"path": (self.data,) if isinstance(self.data, str) else self.data}

@@ -107,7 +107,7 @@ def translate_jobs(
     """Translate the pictures of `jobs` as `translate` does. `threads` decode and save; None: one more than cores."""
     started_at = time.perf_counter()
     threads = threads or (os.cpu_count() or 1) + 1
-    run = _Run(model, jobs, options, progress=progress, threads=threads)
+    run = _JobRunner(model, jobs, options, progress=progress, threads=threads)
     with ThreadPoolExecutor(threads) as pool:
         run.run(pool)
     return Summary(
@@ -122,7 +122,7 @@ def translate_jobs(
     )
 
 
-class _Run:
+class _JobRunner:
     """The work in progress and the results so far of one call of `translate_jobs`."""
 
     def __init__(

@@ -90,7 +90,7 @@ def measure_moments(
 
 @torch.inference_mode()
 def max_spilled_values(net: nn.Module, channels: int) -> float:
-    """Return the maximum values per pixel that `measure_moments` writes to files. Raises ValueError as it does."""
+    """Return the highest number of values per pixel that `measure_moments` writes. Raises ValueError as it does."""
     side = max(4 * getattr(net, "multiple", 1), _MIN_SIDE)
     state = _State(torch.zeros(1, channels, side, side, device=_device(net)))
     max_values = 0

@@ -151,7 +151,7 @@ def _to_range_dtype(model: Translator, picture: Picture) -> Picture:
 
 
 def _scan_kind(path: Path, *, stacks: bool) -> str | None:
-    """Return one suffix for all files of a kind, or None if it is not a scan."""
+    """Return the kind of a scan: its usual suffix, such as .dcm for all DICOM files; None if it is not a scan."""
     suffix = scan_suffix(path)
     if suffix is None:
         return ".tif" if stacks and path.suffix.lower() in STACK_SUFFIXES else None

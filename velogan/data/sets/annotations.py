@@ -1,4 +1,4 @@
-"""Annotations: image files aligned with the training images, under their names: masks, and label maps with classes."""
+"""Annotations of training images, in image files of the same name: masks, and label maps with classes."""
 
 from __future__ import annotations
 

@@ -240,9 +240,9 @@ def _load(directory: Path) -> tuple[Domain | None, str]:
         if content_hash(file) != index["sha256"]:
             return None, "do not match their checksum"
         skipped = tuple((name, reason) for name, reason in index["skipped"])
-        form = PixelFormat(shapes[0][2] if shapes else 1, index["dtype"])
+        pixel_format = PixelFormat(shapes[0][2] if shapes else 1, index["dtype"])
         digest = hashlib.sha256(repr((index["names"], index["dtype"], shapes, index["sha256"])).encode()).hexdigest()
-        return Domain(tuple(index["names"]), shapes, PixelFile(file, dtype), skipped, digest, form), ""
+        return Domain(tuple(index["names"]), shapes, PixelFile(file, dtype), skipped, digest, pixel_format), ""
     except (OSError, ValueError, KeyError, TypeError) as error:
         return None, f"cannot be read ({error})"
 

@@ -1,7 +1,7 @@
 """Slices of medical volumes as images: sorted by series, in a range of values, without empty slices.
 
-The index of the files is cached as `<cache>/scans/<key>.json`; the key covers the folder, and of each file what
-`_state` returns. Patients are stored as hashes.
+The index of the files is cached as `<cache>/scans/<key>.json`; the key covers the folder and, for each
+file, the result of `_state`. Patients are stored as hashes.
 """
 
 from __future__ import annotations

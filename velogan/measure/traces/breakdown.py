@@ -93,7 +93,7 @@ def kernels(timeline: Timeline, *, top: int = 15) -> Table:
     longest = sorted(by_name.values(), key=_duration, reverse=True)[:top]
     return {
         **{kind: row_of([a for a in work if a.kind == kind]) for kind in ("compute", "memory", "communication")},
-        "by_memory_kind": {name: row_of(same) for name, same in sorted(_group_by(memory, _memory_kind).items())},
+        "by_memory_kind": {name: row_of(copies) for name, copies in sorted(_group_by(memory, _memory_kind).items())},
         "by_group": {group: row_of([a for a in work if a.group == group]) for group in GROUPS},
         "top": [{"name": a.name, "group": a.group, "kind": a.kind} | row_of([a, *others]) for a, *others in longest],
         "of": {"count": totals[0], "microseconds": round(totals[1], 3), "names": len(by_name)},
@@ -108,7 +108,7 @@ def _memory_kind(work: Activity) -> str:
 def launches(timeline: Timeline) -> Table:
     """Return the launches of a CUDA device that may cost time.
 
-    short: kernels that run shorter than their launch takes; shares are of kernels and their time
+    short: kernels that take less time than their launch; shares are of kernels and their time
     slow: launching calls of more than 50 us; shares are of launching calls and their time
     delayed: kernels that start more than 100 us after their launch; shares are of first kernels and of the sum of
         delays. Delays overlap each other and work, and a full queue costs nothing: their share of the window is None.
