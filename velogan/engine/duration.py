@@ -25,7 +25,7 @@ class Span:
         return f"{np.format_float_positional(self.amount, trim='-')} {self.unit}"  # never 1e+06
 
     def passed(self, *, images: int, seconds: float, progress: float, images_per_epoch: int) -> float:
-        """Return how many of these spans have passed, with the fraction of the next, after `images` in `seconds`.
+        """Return how many times the span has passed, fractions included, after `images` in `seconds`.
 
         progress: completed share of the run, in [0, 1]
         """

@@ -44,7 +44,7 @@ DECAY_EPOCHS = 50
 
 
 class Schedule:
-    """Sets the learning rates of `optimizers` by `config`, which a rule may change for its networks.
+    """Sets the learning rates of `optimizers` by `config`, with the changes that rules make for single networks.
 
     Rates change at the start of each epoch of the schedule; those with a span (`every`, `warmup`) change at each step.
     There is no state: a rate is a function of the progress of the run. The trainer sets `epochs`, the run's length.
