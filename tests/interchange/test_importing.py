@@ -213,7 +213,7 @@ def test_starts_a_run_with_the_networks_that_fit(
     assert code == 2
     assert f"train.start (--start): {tmp_path / 'none'} does not exist" in err
     for flags, message in (
-        (["--generator.channels", "8"], "generator.channels is 8 here and 4 there; set the same here"),
+        (["--generator.channels", "8"], "generator.channels is 8 here and 4 there; set the same value"),
     ):
         fine = ["--generator.blocks", "1", "--generator-b", "blocks=2", *flags]
         start = ["--start", tmp_path / "theirs" / "latest_net_G_A.pth"]

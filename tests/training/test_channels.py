@@ -84,4 +84,4 @@ def test_a_dry_run_looks_at_the_pictures(tmp_path: Path, capsys: pytest.CaptureF
     for file in (tmp_path / "four").iterdir():
         file.write_bytes(b"no picture")
     assert main(words) == 2
-    assert "0.npy cannot be read (nor any of the" in capsys.readouterr().err
+    assert "0.npy cannot be read (nor any other" in capsys.readouterr().err

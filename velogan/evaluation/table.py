@@ -9,8 +9,10 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from velogan.files import pluralize
+from velogan.observe.progress import printable
 from velogan.report.scores import (
     SAME_AS_LAST,
     WEIGHTS_NOTE,
@@ -30,7 +32,12 @@ def render_table(result: Mapping[str, Any]) -> Table:
     """
     protocol, (columns, rows) = result["protocol"], group_scores(result["scores"])
     last_is_best = ["best"] if protocol.get("best") == SAME_AS_LAST else []
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption="\n".join(_notes(protocol)), caption_justify="left")
+    table = Table(
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        caption=Text("\n".join(map(printable, _notes(protocol)))),
+        caption_justify="left",
+    )
     titles = [column_title(column).replace(" ", "\n") for column in columns]
     for title in ("score", *titles, *last_is_best, "unchanged\ninput", "real\npictures"):
         left = title == "score"
