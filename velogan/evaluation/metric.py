@@ -141,7 +141,8 @@ class MetricValidation(Validation):
         directions = (self.metric_direction,) if self.metric_direction else self.method.directions
         if all(direction in self._resampled for direction in directions):
             mean = torch.stack([self._resampled[direction] for direction in directions]).mean(dim=0)
-            scores[self.metric + RESAMPLED_SUFFIX] = [_round(value) for value in mean.tolist()]
+            rounded = [float(f"{value:.6g}") if np.isfinite(value) else None for value in mean.tolist()]  # for JSON
+            scores[self.metric + RESAMPLED_SUFFIX] = rounded
         return scores
 
     def distance(self, direction: Direction, fake: Tensor, expected: Tensor) -> float:
@@ -252,8 +253,3 @@ def _check_views(method: Method, spec: Spec, name: str, base: str) -> None:
         raise ValueError(f"metric={name}: method={method.kind} has no reconstruction; use {SCORE}")
     if base.startswith("cycle") and (views.reconstruction is not None or len(views.generators) < 2):
         raise ValueError(f"metric={name}: method={method.kind} has no cycle; use {SCORE}")
-
-
-def _round(value: float) -> float | None:
-    """Round to six digits, enough for an interval; None for NaN and infinity, which JSON cannot hold."""
-    return float(f"{value:.6g}") if np.isfinite(value) else None

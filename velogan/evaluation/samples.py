@@ -60,17 +60,11 @@ class Sampler:
         """Translate the examples with the averaged generators and write both grids; `images`: number seen so far."""
         for direction, (_, real, truth) in self.examples.items():
             outputs = translate_for_grid(real, direction, self.views, **self.options)
-            columns = [
-                _center_slice(column, self.context_slices) for column in (real, *outputs, truth) if column is not None
-            ]
-            rows = torch.stack([as_rgb(column) for column in columns], 1)
+            center = slice(self.context_slices, self.context_slices + 1) if self.context_slices else slice(None)
+            columns = [as_rgb(column[:, center]) for column in (real, *outputs, truth) if column is not None]
+            rows = torch.stack(columns, 1)
             write_grid(self.folder / f"{images:09d}-{direction}.png", rows)
             self.log.image(f"samples/{direction}", grid(rows), images=images)
-
-
-def _center_slice(images: Tensor, context_slices: int) -> Tensor:
-    """Return slices `(N, 1 + 2 * context_slices, H, W)` without context; other images, with none, unchanged."""
-    return images[:, context_slices : context_slices + 1] if context_slices else images
 
 
 @torch.no_grad()

@@ -158,7 +158,8 @@ def _wasserstein(x: Tensor, y: Tensor, projections: int, seed: int) -> float:
     If N and M differ, values of equal relative rank are compared.
     """
     directions = _directions(projections, x.shape[1], seed, x.device)
-    x, y = (_sorted(directions @ rows.T) for rows in (x, y))
+    projected = [(directions @ rows.T).cpu().numpy() for rows in (x, y)]
+    x, y = (torch.from_numpy(np.sort(rows, axis=1)) for rows in projected)  # in a twentieth of torch's time on a CPU
     count = max(x.shape[1], y.shape[1])
     x, y = (values[:, torch.arange(count) * values.shape[1] // count] for values in (x, y))
     return (x - y).abs().mean().item()
@@ -167,8 +168,3 @@ def _wasserstein(x: Tensor, y: Tensor, projections: int, seed: int) -> float:
 def _directions(count: int, size: int, seed: int, device: torch.device) -> Tensor:
     directions = torch.randn(count, size, generator=torch.Generator().manual_seed(seed)).to(device)
     return directions / directions.norm(dim=1, keepdim=True)
-
-
-def _sorted(rows: Tensor) -> Tensor:
-    """Sort each row, on the CPU, where NumPy takes a twentieth of torch's time."""
-    return torch.from_numpy(np.sort(rows.cpu().numpy(), axis=1))

@@ -25,7 +25,8 @@ class Stats:
         names = tuple(losses)
         stacked = torch.stack([value.detach().reshape(()) for value in losses.values()])
         if names not in self._sums:
-            self._sums[names] = torch.zeros(len(names) + 1, dtype=_sum_type(stacked.device), device=stacked.device)
+            dtype = torch.float32 if stacked.device.type == "mps" else torch.float64  # Apple's devices have no float64
+            self._sums[names] = torch.zeros(len(names) + 1, dtype=dtype, device=stacked.device)
         self._sums[names][:-1].add_(stacked)
         self._sums[names][-1].add_(1)
 
@@ -45,7 +46,3 @@ class Stats:
                     counts[name] += count
                 tensor.zero_()
         return {name: total / counts[name] for name, total in sums.items()}
-
-
-def _sum_type(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64  # Apple's devices have no float64

@@ -75,10 +75,6 @@ class Drawing:
         """Add a line of text in the size and colour of the page, with its baseline at `y`."""
         self.text(x, y, text, css_class="", size=None, weight=None, anchor=anchor)
 
-    def gridline(self, y: float, *, left: float, right: float) -> None:
-        """Add a horizontal line across a plot."""
-        self.line([(left, y), (right, y)], "grid", width=None)
-
     def line(self, points: Points, css_class: str, *, width: float | None = 1.5) -> None:
         """Add a line through `points`."""
         self._add("polyline", points=points, class_=f"line {css_class}", stroke_width=width)

@@ -221,7 +221,7 @@ def _stream_plot(streams: Mapping[str, Any]) -> str:
     for number, lane in enumerate(lanes):
         y = number * (height + gap)
         drawing.label(left - 8, y + 15, f"stream {lane['stream']}", anchor="end")
-        drawing.gridline(y + height + 2, left=left, right=width)
+        drawing.line([(left, y + height + 2), (width, y + height + 2)], "grid", width=None)
         for span in lane["spans"]:
             x, span_width = left + scale * span["start"], max(scale * (span["end"] - span["start"]), 0.6)
             title = f"{span['group']}: {_time(span['end'] - span['start'])}"
