@@ -162,13 +162,6 @@ def _of_png(chunks: dict[bytes, bytes]) -> Callable[[Path], list[Seen]]:
     return case
 
 
-def _png_colours(folder: Path) -> list[Seen]:
-    chunks = {b"gAMA": struct.pack(">I", 100000), b"cHRM": struct.pack(">8I", *range(8)), b"sRGB": b"\0"}
-    grey = _through(folder, "g.png", _with_chunks({b"gAMA": chunks[b"gAMA"]}, GREY))  # becomes RGB
-    assert b"gAMA" not in _chunks(grey.read_bytes())
-    return _of_png(chunks)(folder)
-
-
 def _palette(folder: Path) -> list[Seen]:
     picture = Image.fromarray(PIXELS).quantize(16)
     with Image.open(_through(folder, "a.png", _saved("PNG", picture, transparency=3))) as after:
@@ -462,7 +455,7 @@ TABLE: dict[tuple[str, str, str], Callable[[Path], list[Seen]]] = {
     ("JPEG, PNG, WebP, TIFF", "colour profile (ICC)", "kept"): _profile,
     ("JPEG, PNG, WebP, TIFF", "profile of CMYK, or where numbers of channels differ", "dropped"): _profile_of_others,
     ("JPEG, PNG, TIFF", "pixels per inch or centimetre", "kept"): _resolution,
-    ("PNG", "`gAMA`, `cHRM`, `sRGB`", "kept"): _png_colours,
+    ("PNG", "`gAMA`, `sRGB`", "dropped"): _of_png({b"gAMA": struct.pack(">I", 100000), b"sRGB": b"\0"}),
     ("PNG", "palette, 1 to 4 bits", "converted"): _palette,
     ("TIFF", "orientation", "converted"): _tiff_turned,
     ("TIFF", "white is zero, palette, CMYK, Lab", "converted"): _photometric,

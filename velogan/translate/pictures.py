@@ -117,6 +117,5 @@ def _with_metadata(picture: Picture, pixels: np.ndarray) -> Picture:
         opaque = _OPAQUE[pixels.dtype.name]
         scaled = alpha.astype(np.float64) / _OPAQUE[alpha.dtype.name] * opaque
         alpha = (scaled if pixels.dtype.kind == "f" else scaled.round().clip(0, opaque)).astype(pixels.dtype)
-    if pixels.shape[2] == picture.pixels.shape[2]:
-        return Picture(pixels, alpha, picture.icc, picture.metadata)
-    return Picture(pixels, alpha, metadata=replace(picture.metadata, colours=()))
+    icc = picture.icc if pixels.shape[2] == picture.pixels.shape[2] else None
+    return Picture(pixels, alpha, icc, picture.metadata)

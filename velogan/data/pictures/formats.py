@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import struct
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -119,17 +118,7 @@ def _read_metadata(name: str, image: ImageFile.ImageFile) -> FileMetadata:
         metadata = replace(metadata, dpi=compute_dpi(across, down, 2))
     with suppress(EOFError, OSError, SyntaxError, ValueError):  # a later frame is damaged, the first was read
         frames = getattr(image, "n_frames", 1) if name in _ANIMATED else 1
-    return replace(metadata, colours=_read_png_colours(info) if name == "PNG" else (), frames=frames)
-
-
-def _read_png_colours(info: dict[Any, Any]) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the colour chunks of a PNG in their encoded form."""
-    chunks = [(b"sRGB", bytes([info["srgb"]]))] if "srgb" in info else []
-    gamma = (info["gamma"],) if "gamma" in info else ()
-    for kind, numbers in ((b"gAMA", gamma), (b"cHRM", info.get("chromaticity", ()))):
-        if numbers:
-            chunks.append((kind, struct.pack(f">{len(numbers)}I", *(round(number * 10**5) for number in numbers))))
-    return tuple(chunks)
+    return replace(metadata, frames=frames)
 
 
 # Decoders: an opened file and its bytes to `(H, W)` or `(H, W, C)` values, and whether the last channel is alpha
@@ -219,13 +208,11 @@ _DECODERS: dict[str, Callable[[ImageFile.ImageFile, bytes], tuple[np.ndarray, bo
 
 def encode_png(picture: Picture) -> bytes:
     """Encode 8- or 16-bit grey or RGB, with or without alpha; pixels by imagecodecs, metadata by Pillow."""
-    pixels, colours, head = with_alpha_channel(picture), PngImagePlugin.PngInfo(), io.BytesIO()
+    pixels, head = with_alpha_channel(picture), io.BytesIO()
     pixels = np.array(
         pixels[:, :, 0] if pixels.shape[2] == 1 else pixels, copy=1 in pixels.shape
     )  # strides of one pixel
-    for kind, body in picture.metadata.colours:
-        colours.add(kind, body)
-    Image.new("L", (1, 1)).save(head, "PNG", pnginfo=colours, **_metadata_arguments(picture))
+    Image.new("L", (1, 1)).save(head, "PNG", **_metadata_arguments(picture))
     # Level 1 of this encoder gives files as small as zlib's level 3, in two thirds of the time.
     data, chunks = bytes(imagecodecs.png_encode(pixels, level=1)), head.getvalue()
     return data[:_IHDR_END] + chunks[_IHDR_END : chunks.rindex(b"IDAT") - 4] + data[_IHDR_END:]

@@ -27,7 +27,6 @@ class FileMetadata:
 
     - `exif`: the block for an upright image, without its thumbnail, or None
     - `dpi`: pixels per inch across and down, or None
-    - `colours`: the colour chunks of a PNG other than a profile
     - `geography`: of a TIFF
     - `frames`: the number of frames of an animation; the image is the first
     - `orientation`: how the file stores the image, as in EXIF, 1 to 8; the image here is upright
@@ -35,7 +34,6 @@ class FileMetadata:
 
     exif: bytes | None = None
     dpi: tuple[float, float] | None = None
-    colours: tuple[tuple[bytes, bytes], ...] = ()
     geography: Geography = NO_GEOGRAPHY
     frames: int = 1
     orientation: int = 1
