@@ -104,18 +104,14 @@ def _parse(argv: list[str]) -> Flags:
         raise SystemExit(0)
     if is_distributed() and words not in IN_SEVERAL_PROCESSES:
         raise ValueError(f"only train and search run in several processes: start velogan {argv[0]} without torchrun")
-    previous = next((previous for previous, word in pairwise(argv) if not word and _precedes_path(previous)), None)
-    if previous is not None:
+    path_flags = ("--data", "--out", "--config", "--start", "--against")
+    empty = (before for before, word in pairwise(argv) if not word and (before[:2] != "--" or before in path_flags))
+    if (previous := next(empty, None)) is not None:
         raise ValueError(f"the value after {previous} is empty, perhaps an unset shell variable: give a path")
     check_config_flags(argv)
     command = COMMANDS[words]
     prog = " ".join(("velogan", *words))
     return command.load().parse(argv[len(words) :], prog=prog, description=command.description())
-
-
-def _precedes_path(word: str) -> bool:
-    """Return whether the argument after `word` is a path: a flag that takes paths or no flag at all."""
-    return not word.startswith("--") or word in ("--data", "--out", "--config", "--start", "--against")
 
 
 def _parse_silently(argv: list[str]) -> Flags:

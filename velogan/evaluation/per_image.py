@@ -37,12 +37,12 @@ def translation_metrics(source: DomainImages, fakes: ImageSet) -> dict[str, Tens
         if min(fake.shape[-2:]) >= _MIN_SIDE:
             record("structure", index, structure(fake, image)[0])
     if len(fakes) > 1:
-        metrics["retrieval"] = retrieval(*(_edges(images) for images in (fakes, source.images)))
+        edges = [
+            torch.cat([edge_descriptors(images.to_batch(index)) for index in range(len(images))])
+            for images in (fakes, source.images)
+        ]
+        metrics["retrieval"] = retrieval(*edges)
     return cap_psnr(metrics)
-
-
-def _edges(images: ImageSet) -> Tensor:
-    return torch.cat([edge_descriptors(images.to_batch(index)) for index in range(len(images))])
 
 
 def reconstruction_metrics(images: ImageSet, reconstructions: ImageSet) -> dict[str, Tensor]:

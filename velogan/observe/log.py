@@ -44,7 +44,8 @@ class Log:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row: "images" (number seen so far) and metrics by name. Values that are not finite become null."""
-        row = {name: _finite_or_none(value) for name, value in row.items()}
+        infinite = {name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
+        row = {**row, **dict.fromkeys(infinite)}
         self._append(json.dumps(row, allow_nan=False).encode() + b"\n")
         scalars = {name: value for name, value in row.items() if name != "images" and isinstance(value, int | float)}
         self._mirror(lambda board: board.scalars(scalars, images=row["images"]))
@@ -242,7 +243,3 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
-
-
-def _finite_or_none(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -51,16 +51,12 @@ def head(runs: list[RunData]) -> str:
     first, *others = result(run)
     lead = f'<p class="lead">{text(first)}</p>'
     if others:
-        items = "".join(f"<li>{_keep_flags_unbroken(text(sentence))}</li>" for sentence in others)
+        unbroken = [re.sub(r"--[\w.-]*\w", r'<code class="token">\g<0></code>', text(sentence)) for sentence in others]
+        items = "".join(f"<li>{sentence}</li>" for sentence in unbroken)
         lead += f'<ul class="verdict">{items}</ul>'
     best = f'<p class="facts">{text(note)}</p>' if (note := scores.describe_best_checkpoint(run)) else ""
     best += warnings(run)
     return f'<h1>{text(title(runs))}</h1>{lead}<p class="facts">{_about(run)}</p>{best}{strip}'
-
-
-def _keep_flags_unbroken(escaped: str) -> str:
-    """Return `escaped` text with flags marked so that no line breaks within them."""
-    return re.sub(r"--[\w.-]*\w", r'<code class="token">\g<0></code>', escaped)
 
 
 def warnings(run: RunData) -> str:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -151,10 +152,6 @@ def _decode_png(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bo
     return _decode_with_pillow(image, data)
 
 
-def _decode_webp(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
-    return _decode_with_pillow(image, data, working=12)  # Pillow holds two frames of an animation
-
-
 def _decode_jpeg2000(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
     channels = len(image.getbands())
     check_size(image.height, image.width, channels * 2, working=channels * 4)
@@ -196,7 +193,7 @@ def from_pillow(image: Image.Image) -> tuple[np.ndarray, bool]:
 _DECODERS: dict[str, Callable[[ImageFile.ImageFile, bytes], tuple[np.ndarray, bool]]] = {
     "JPEG": _decode_jpeg,
     "PNG": _decode_png,
-    "WebP": _decode_webp,
+    "WebP": partial(_decode_with_pillow, working=12),  # Pillow holds two frames of an animation
     "PPM": _decode_ppm,
     "JPEG 2000": _decode_jpeg2000,
 }
