@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.draw_genotype import genotype_to_svg
 from velogan.networks.cells import discriminator_kinds, generator_kinds, operation_names
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.report import write_report
-from velogan.report.genotype import genotype_to_svg
 
 MakeRun = Callable[..., Path]
 

@@ -121,16 +121,6 @@ def draw_legend(drawing: Drawing, y: float) -> float:
     return y + _ROW
 
 
-def genotype_to_svg(genotype: Genotype, *, title: str = "A genotype") -> str:
-    """Return all networks of a genotype and the legend as the text of an SVG file."""
-    drawing = Drawing(WIDTH, 0)
-    y = draw_generators(drawing, genotype, 14)
-    if genotype.discriminators:
-        y = draw_discriminators(drawing, genotype, y + 24)
-    drawing.height = draw_legend(drawing, y + 24) + 14
-    return drawing.to_svg_file(title=title)
-
-
 def draw_genotype(genotype: Genotype, *, domains: Sequence[str]) -> list[str]:
     """Return two inline drawings for a page: the generators; the discriminators, if there are any, and the legend."""
     left, right = Drawing(WIDTH, 0), Drawing(WIDTH, 0)

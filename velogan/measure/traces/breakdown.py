@@ -89,20 +89,17 @@ def kernels(timeline: Timeline, *, top: int = 15) -> Table:
         return row(len(activities), _duration(activities), totals=totals, window=window)
 
     memory = [activity for activity in work if activity.kind == "memory"]
+    # by the start of the name as in HTA ("Memcpy DtoH"); on a CPU by the operator's name
+    by_memory = _group_by(memory, lambda a: a.name[:11] if a.name.startswith("Memcpy") else a.name.split(" (")[0])
     by_name = _group_by(work, lambda activity: (activity.name, activity.group))
     longest = sorted(by_name.values(), key=_duration, reverse=True)[:top]
     return {
         **{kind: row_of([a for a in work if a.kind == kind]) for kind in ("compute", "memory", "communication")},
-        "by_memory_kind": {name: row_of(copies) for name, copies in sorted(_group_by(memory, _memory_kind).items())},
+        "by_memory_kind": {name: row_of(copies) for name, copies in sorted(by_memory.items())},
         "by_group": {group: row_of([a for a in work if a.group == group]) for group in GROUPS},
         "top": [{"name": a.name, "group": a.group, "kind": a.kind} | row_of([a, *others]) for a, *others in longest],
         "of": {"count": totals[0], "microseconds": round(totals[1], 3), "names": len(by_name)},
     }
-
-
-def _memory_kind(work: Activity) -> str:
-    """Return the start of the kernel's name as in HTA ("Memcpy DtoH"); on a CPU the operator's name."""
-    return work.name[:11] if work.name.startswith("Memcpy") else work.name.split(" (")[0]
 
 
 def launches(timeline: Timeline) -> Table:
