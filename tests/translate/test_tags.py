@@ -233,13 +233,6 @@ def _places(folder: Path) -> list[Seen]:
             for one in given]  # fmt: skip
 
 
-def _world(folder: Path) -> list[Seen]:
-    text = "10.0\n0.0\n0.0\n-10.0\n399965.0\n5300035.0\n"
-    (folder / "a.pgw").write_text(text)
-    after = _through(folder, "a.png", _saved("PNG"))
-    return [(text, after.with_suffix(".pgw").read_text(), None)]
-
-
 def _ppm(folder: Path) -> list[Seen]:
     after = _through(folder, "a.ppm", b"P6\n4 4\n15\n" + bytes([15, 0, 5] * 16))
     head, _, body = after.read_bytes().partition(b"\n255\n")
@@ -463,7 +456,6 @@ TABLE: dict[tuple[str, str, str], Callable[[Path], list[Seen]]] = {
     ("TIFF", "alpha that is multiplied in", "converted"): _multiplied,
     ("TIFF", "ImageJ's unit of length", "converted"): _imagej,
     ("TIFF", "places on the Earth, no data (33550, 33922, 34264, 34735 to 34737, 50844, 42113)", "kept"): _places,
-    ("any", "world file, `.prj`", "kept"): _world,
     ("PPM", "highest value", "converted"): _ppm,
     ("AVIF, HEIC", "EXIF, colour profile", "kept"): _phone,
     ("AVIF, HEIC", "orientation", "converted"): _phone_upright,

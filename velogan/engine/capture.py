@@ -62,7 +62,8 @@ class CapturedStep:
 
     def __init__(self, step: Step, *, state: nn.Module, recorder: Recorder):
         assert step.latch is not None, "capture needs defer_nonfinite_check: other steps wait for the device"
-        self.step, self.state, self.recorder = step, state, recorder
+        self.step, self.state = step, state
+        self.recorder = recorder
         self.latch, self.scale = step.latch, step.scale
         self.nets, self.optimizers = step.nets, step.optimizers
         make_capturable(self.optimizers)

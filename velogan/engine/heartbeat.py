@@ -51,7 +51,8 @@ class Heartbeat:
         address: str,
         process_timeout: float,
     ):
-        self.rank, self.locations, self.address, self.process_timeout = rank, locations, address, process_timeout
+        self.rank, self.locations = rank, locations
+        self.address, self.process_timeout = address, process_timeout
         # a call that hangs blocks only its own connection
         self._counters, self._messages = store.clone(), store.clone()  # pyright: ignore[reportAttributeAccessIssue]
         self._next_rank = (rank + 1) % len(locations)

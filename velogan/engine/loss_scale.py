@@ -16,7 +16,8 @@ class LossScale:
     doubled. All state is on the device, so that nothing waits for it and a captured step contains it.
     """
 
-    START, PATIENCE, MAX = 2.0**16, 2000, 2.0**32
+    START, PATIENCE = 2.0**16, 2000
+    MAX = 2.0**32
 
     def __init__(self, device: torch.device):
         self.factor = torch.full((), self.START, device=device)

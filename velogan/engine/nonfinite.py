@@ -20,7 +20,8 @@ class NonFiniteError(EndOfRun):
 
     def __init__(self, phase: str, names: Sequence[str], *, number: int):
         super().__init__(phase, names, number)
-        self.phase, self.names, self.number = phase, names, number
+        self.phase, self.names = phase, names
+        self.number = number
         self.images: int | None = None
         self.advice = ""
 

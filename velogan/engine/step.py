@@ -86,7 +86,8 @@ class Step:
         distributed: DistributedContext | None = None,
         options: StepOptions | None = None,
     ):
-        self.phases, self.nets, self.optimizers = list(phases), nets, optimizers
+        self.phases, self.nets = list(phases), nets
+        self.optimizers = optimizers
         self.forward_nets, self.prepare = forward_nets or nets, prepare or {}
         self.distributed, self.options = distributed or DistributedContext(), options or StepOptions()
         self.scale = self.options.scale

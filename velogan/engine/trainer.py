@@ -95,7 +95,8 @@ class Trainer:
         distributed: DistributedContext | None = None,
     ):
         self.distributed = distributed or DistributedContext()
-        self.step, self.nets, self.ema = step, step.nets, ema
+        self.step, self.nets = step, step.nets
+        self.ema = ema
         self.loaders: Mapping[str, Loader] = loaders
         self.state, self.num_uniforms = objective.state, objective.num_uniforms
         self.batch_size, self.seed = batch_size, seed

@@ -35,10 +35,12 @@ class Sampler:
     """
 
     def __init__(self, config: Config, sources: Sources, views: InferenceGenerators, *, folder: Path, log: Log):
-        self.folder, self.views, self.log = folder, views, log
+        self.folder, self.views = folder, views
+        self.log = log
         self.options: Any = {"device": config.engine.device, "bf16": config.engine.precision == "bf16"}
         self.context_slices = config.data.context_slices
-        data, count, multiple = config.data, config.train.samples, config.spec.multiple
+        data, count = config.data, config.train.samples
+        multiple = config.spec.multiple
         from_b = "b2a" if "b2a" in views.generators else "b2b"
         self.examples = {
             "a2b": _load_examples(sources.a, sources.b, data, count, multiple),

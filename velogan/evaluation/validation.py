@@ -49,7 +49,8 @@ class Validation:
     """
 
     def __init__(self, config: Config, sources: Sources, views: InferenceGenerators):
-        self.method, self.spec, self.views = config.method, config.spec, views
+        self.method, self.spec = config.method, config.spec
+        self.views = views
         self.device, self.bf16 = config.engine.device, config.engine.precision == "bf16"
         data, spec = config.data, config.spec
         self.features = _choose_features(

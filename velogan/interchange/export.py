@@ -261,7 +261,8 @@ def _example(model: Translator) -> Tensor:
 @torch.inference_mode()
 def _max_difference(model: Translator, run: Run, sizes: list[Size]) -> float:
     """Return the largest difference on an image of noise and on two smooth images of each size."""
-    generator, channels, differences = torch.Generator().manual_seed(0), model.header.get("in_channels", 3), []
+    generator, channels = torch.Generator().manual_seed(0), model.header.get("in_channels", 3)
+    differences = []
     for size in sizes:
         noise = torch.rand(1, channels, *size, generator=generator) * 2 - 1
         smooth = torch.rand(2, channels, 6, 6, generator=generator) * 2 - 1

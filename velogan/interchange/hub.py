@@ -12,7 +12,8 @@ from velogan.files import require
 from velogan.store.checkpoint import find_corruption
 from velogan.types import GENERATOR_FILES
 
-CONFIG, MANIFEST, PAGE, EXAMPLE = "config.json", "manifest.json", "README.md", "example.png"
+CONFIG, MANIFEST = "config.json", "manifest.json"
+PAGE, EXAMPLE = "README.md", "example.png"
 WEIGHTS = tuple(f"{role}.safetensors" for role in GENERATOR_FILES.values())
 NAMES = (CONFIG, MANIFEST, PAGE, EXAMPLE, *WEIGHTS)
 """All files that the folder of a published model may contain."""

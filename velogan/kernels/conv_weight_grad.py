@@ -42,14 +42,16 @@ class _ConvolutionOp(torch.autograd.Function):
     def forward(ctx, x: Tensor, weight: Tensor, gemm: Bf16Gemm | Fp32Gemm, geometry: list[Any]):
         image, weight = to_channels_last(x.to(gemm.dtype)), weight.to(gemm.dtype)
         ctx.save_for_backward(image, weight)
-        ctx.gemm, ctx.geometry, ctx.dtype = gemm, geometry, x.dtype
+        ctx.gemm, ctx.geometry = gemm, geometry
+        ctx.dtype = x.dtype
         return torch.convolution(image, weight, None, *geometry)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads: Tensor):
         image, weight = ctx.saved_tensors
-        g, dx, dweight = to_channels_last(grads[0].to(ctx.gemm.dtype)), None, None
+        g, dx = to_channels_last(grads[0].to(ctx.gemm.dtype)), None
+        dweight = None
         if ctx.needs_input_grad[0]:
             only_image = [True, False, False]
             dx = torch.ops.aten.convolution_backward(g, image, weight, None, *ctx.geometry, only_image)[0].to(ctx.dtype)

@@ -60,7 +60,8 @@ class _FewChannelConv(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads: Tensor):
         x, weight = ctx.saved_tensors
-        g, dx, dweight, dbias = to_channels_last(grads[0]), None, None, None
+        g, dx = to_channels_last(grads[0]), None
+        dweight, dbias = None, None
         mirrored, reach = weight.flip(2, 3).transpose(0, 1), weight.shape[2] - 1
         if ctx.needs_input_grad[0]:
             if ctx.gemm and _outputs_image(mirrored):

@@ -69,7 +69,8 @@ class Fp32Gemm:
     ) -> Tensor:
         """Return `F.conv2d(x, weight, bias, padding=pad)` with `out` features; `weight` is from `winograd_weights`."""
         assert self.supports_winograd(kernel, dilation)
-        (n, c, h, w), (o, i, *taps), threads = x.shape, weight.stride(), torch.get_num_threads()
+        (n, c, h, w), (o, i, *taps) = x.shape, weight.stride()
+        threads = torch.get_num_threads()
         transformed = torch.empty(self._size(c, out))
         self._winograd_weights(weight.data_ptr(), transformed.data_ptr(), c, out, i, o, *taps, threads)
         result = empty_channels_last(n, out, h + 2 * pad - 2, w + 2 * pad - 2, dtype=torch.float32)

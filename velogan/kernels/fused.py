@@ -78,7 +78,8 @@ class _Planner:
     """
 
     def __init__(self, layers: Iterable[nn.Module], kernels: NormKernels, gemm: NativeGemm | None):
-        self._remaining, self._kernels, self._gemm = list(layers), kernels, gemm
+        self._remaining, self._kernels = list(layers), kernels
+        self._gemm = gemm
 
     def plan(self) -> Plan:
         """Return the steps; a layer that no rule matches is called unchanged."""
@@ -124,7 +125,8 @@ class _Planner:
 
     def _consume_epilogue(self, kernel: Callable[..., tuple[Tensor, Tensor]]) -> PlanStep:
         """Return the step of one call of `kernel`; remove its layers: activation or residual add, then padding."""
-        slope, has_residual, pad = 1.0, self._remaining[:1] == [RESIDUAL_END], 0
+        slope, has_residual = 1.0, self._remaining[:1] == [RESIDUAL_END]
+        pad = 0
         if has_residual:
             self._remaining.pop(0)
         elif self._remaining and _is_activation(self._remaining[0]):

@@ -101,7 +101,8 @@ class _Float32Convolution(nn.Module):
 class _CastInput(nn.Module):
     def __init__(self, net: nn.Module, dtype: torch.dtype, layout: torch.memory_format):
         super().__init__()
-        self.net, self._dtype, self._layout = net, dtype, layout
+        self.net, self._dtype = net, dtype
+        self._layout = layout
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x.to(self._dtype, memory_format=self._layout)).float()

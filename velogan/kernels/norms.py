@@ -120,7 +120,8 @@ class _Norm(torch.autograd.Function):
         out, mean, rstd = kernels.forward(x, residual, slope=slope, pad=pad, eps=eps)
         ctx.save_for_backward(x, mean, rstd)
         ctx.set_materialize_grads(False)
-        ctx.kernels, ctx.slope, ctx.pad, ctx.residual = kernels, slope, pad, residual is not None
+        ctx.kernels, ctx.slope = kernels, slope
+        ctx.pad, ctx.residual = pad, residual is not None
         return out, _without_padding(out, pad)
 
     @staticmethod
@@ -142,7 +143,8 @@ class _Plain(torch.autograd.Function):
         out = kernels.plain_forward(x, residual, slope=slope, pad=pad)
         ctx.save_for_backward(*([out] if slope != 1 else []))
         ctx.set_materialize_grads(False)
-        ctx.kernels, ctx.slope, ctx.pad, ctx.residual = kernels, slope, pad, residual is not None
+        ctx.kernels, ctx.slope = kernels, slope
+        ctx.pad, ctx.residual = pad, residual is not None
         ctx.input_spec = x.shape, x.dtype, x.device
         return out, _without_padding(out, pad)
 

@@ -66,7 +66,8 @@ class WinogradTrainingConv:
     """
 
     def __init__(self, conv: nn.Conv2d, gemm: Bf16Gemm | Fp32Gemm, *, has_bias: bool = False):
-        self._conv, self._gemm, self._has_bias = conv, gemm, has_bias
+        self._conv, self._gemm = conv, gemm
+        self._has_bias = has_bias
         self._weights: tuple[Tensor, Tensor] | None = None
         self._version = -1
 
@@ -115,7 +116,8 @@ class _Winograd(torch.autograd.Function):
         on_backward: Callable[[], None],
     ):
         image, (weights, mirrored) = to_channels_last(x.to(gemm.dtype)), transformed
-        ctx.gemm, ctx.geometry, ctx.on_backward, ctx.dtype = gemm, geometry, on_backward, x.dtype
+        ctx.gemm, ctx.geometry = gemm, geometry
+        ctx.on_backward, ctx.dtype = on_backward, x.dtype
         ctx.save_for_backward(image, mirrored)
         return gemm.winograd_convolve(
             image, weights, None if bias is None else bias.float(), out=len(weight), **geometry
@@ -125,7 +127,8 @@ class _Winograd(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads: Tensor):
         image, mirrored = ctx.saved_tensors
-        g, dx, dweight, dbias = to_channels_last(grads[0].to(ctx.gemm.dtype)), None, None, None
+        g, dx = to_channels_last(grads[0].to(ctx.gemm.dtype)), None
+        dweight, dbias = None, None
         ctx.on_backward()
         if ctx.needs_input_grad[0]:
             reach = (ctx.geometry["kernel"] - 1) * ctx.geometry["dilation"]

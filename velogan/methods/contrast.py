@@ -146,7 +146,8 @@ class ContrastObjective(ImageGANObjective):
 
         The identity loss is contrastive, too; both share the weight, as in the authors' code.
         """
-        config, terms, fakes = self.config, dict[str, Tensor](), dict[str, Tensor]()
+        config, terms = self.config, dict[str, Tensor]()
+        fakes = dict[str, Tensor]()
         weights = {"contrast": 1.0} | ({"identity": config.identity} if config.identity else {})
         for direction in self.directions:
             inputs = [batch[direction.source], batch[direction.target]][: len(weights)]

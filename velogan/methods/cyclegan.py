@@ -93,7 +93,8 @@ class CycleGANObjective(ImageGANObjective):
 
     def generator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         """Compute adversarial, cycle (eq. 2), identity (section 5.2) and edge losses of the generators."""
-        config, images, terms = self.config, self._translate_all(nets, batch), dict[str, Tensor]()
+        config, images = self.config, self._translate_all(nets, batch)
+        terms = dict[str, Tensor]()
         cycle_weights = {"A": config.cycle_a, "B": config.cycle_b}
         for direction in self.directions:
             fake = self.augment_for_discriminator(direction, images[direction.fake], batch, "generator")
@@ -118,7 +119,8 @@ class CycleGANObjective(ImageGANObjective):
 
     def _translate_all(self, nets: Nets, batch: Batch) -> dict[str, Tensor]:
         """Return fakes, reconstructions and identity outputs by their names in `DirectionSpec`."""
-        g_a, g_b, a, b = nets["G_A"], nets["G_B"], batch["A"], batch["B"]
+        g_a, g_b = nets["G_A"], nets["G_B"]
+        a, b = batch["A"], batch["B"]
         images: dict[str, Tensor] = {}
         if not self.batched:
             cycles = run_branches(partial(_cycle, g_a, g_b, a), partial(_cycle, g_b, g_a, b))

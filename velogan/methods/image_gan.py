@@ -124,7 +124,8 @@ class ImageGANObjective:
     """
 
     def __init__(self, config: ImageGAN, directions: Sequence[DirectionSpec], shapes: Shapes, *, batched: bool = False):
-        self.config, self.directions, self.batched = config, directions, batched
+        self.config, self.directions = config, directions
+        self.batched = batched
         self.augmenter = Augmenter(config.augment, config.augment_probability)
         self.source_as_fake_fraction = config.source_as_fake_fraction if shapes["A"][0] == shapes["B"][0] else 0.0
         self.pools = {f"fake_{letter.lower()}": FakePool(config.pool_size, shape) for letter, shape in shapes.items()}

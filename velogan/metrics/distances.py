@@ -65,11 +65,13 @@ def weighted_frechet_distance(x: Tensor, y: Tensor) -> WeightedDistance:
     x, y = x.double(), y.double()
     centre = y.mean(dim=0)
     x, y = x - centre, y - centre
-    within_x, within_y, across = x @ x.T, y @ y.T, x @ y.T
+    within_x, within_y = x @ x.T, y @ y.T
+    across = x @ y.T
 
     def distance(w: Tensor, v: Tensor) -> Tensor:
         n, m = w.sum(), v.sum()
-        square_x, square_y, product = w @ within_x @ w / n**2, v @ within_y @ v / m**2, w @ across @ v / (n * m)
+        square_x, square_y = w @ within_x @ w / n**2, v @ within_y @ v / m**2
+        product = w @ across @ v / (n * m)
         spread_x = (w @ within_x.diagonal() - n * square_x) / (n - 1)
         spread_y = (v @ within_y.diagonal() - m * square_y) / (m - 1)
         rows, columns = w.nonzero()[:, 0], v.nonzero()[:, 0]

@@ -311,7 +311,8 @@ def _resnet(config: GeneratorConfig, c_in: int, c_out: int) -> nn.Sequential:
 
 
 def _encoder(config: GeneratorConfig, c_in: int) -> Iterator[nn.Module]:
-    make_norm, bias, width = norm_layer(config.norm), config.norm == "instance", config.channels
+    make_norm, bias = norm_layer(config.norm), config.norm == "instance"
+    width = config.channels
     yield from (nn.ReflectionPad2d(3), nn.Conv2d(c_in, width, 7, bias=bias), make_norm(width), nn.ReLU())
     blurs, reflects = config.antialias in ("down", "both"), config.padding == "reflect"
     for c in (width, 2 * width):
@@ -353,7 +354,8 @@ class SkipBlock(nn.Module):
 
 def _unet(config: GeneratorConfig, c_in: int, c_out: int) -> Stage:
     downs = {"unet_128": 7, "unet_256": 8}[config.network]
-    width, make_norm, bias = config.channels, norm_layer(config.norm), config.norm == "instance"
+    width, make_norm = config.channels, norm_layer(config.norm)
+    bias = config.norm == "instance"
 
     def down(c_in: int, c_out: int) -> nn.Conv2d:
         return nn.Conv2d(c_in, c_out, 4, stride=2, padding=1, bias=bias)

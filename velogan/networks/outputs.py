@@ -49,7 +49,8 @@ class ChangeGenerator(nn.Module):
 
     def __init__(self, encoder: nn.Module, translator: nn.Module, decoder: nn.Module):
         super().__init__()
-        self.encoder, self.translator, self.decoder = encoder, translator, decoder
+        self.encoder, self.translator = encoder, translator
+        self.decoder = decoder
 
     def forward(self, x: Tensor) -> Tensor:
         encoded = self.encoder(x)

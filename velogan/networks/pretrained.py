@@ -138,7 +138,8 @@ class _HookedLayers(nn.Module):
 
     def __init__(self, net: nn.Module, names: Sequence[str]):
         super().__init__()
-        self.net, self._names, self._outputs = net, names, dict[str, Tensor]()
+        self.net, self._names = net, names
+        self._outputs = dict[str, Tensor]()
         for name in names:
             net.get_submodule(name).register_forward_hook(partial(self._record, name))
 

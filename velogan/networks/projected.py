@@ -68,7 +68,8 @@ class ProjectedDiscriminator(nn.Module):
         """Return the discriminator, over the same weights, with `function` applied to its parts."""
         mapped = ProjectedDiscriminator.__new__(ProjectedDiscriminator)
         nn.Module.__init__(mapped)
-        mapped.features, mapped.size, mapped._buffers = self.features, self.size, self._buffers
+        mapped.features, mapped.size = self.features, self.size
+        mapped._buffers = self._buffers
         mapped.heads = nn.ModuleList(function(head) for head in self.heads)
         mapped.patch = None if self.patch is None else function(self.patch)
         mapped._mix = (function(self._mix[0]),)

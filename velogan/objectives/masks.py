@@ -22,7 +22,8 @@ class ExtraLoss:
     """Adds loss terms on translations, which `get_fakes` reads from the cache, to the phase `name` of `inner`."""
 
     def __init__(self, inner: Objective, get_fakes: GetFakes, *, name: str):
-        self._inner, self._get_fakes, self._name = inner, get_fakes, name
+        self._inner, self._get_fakes = inner, get_fakes
+        self._name = name
         self.num_uniforms, self.state = inner.num_uniforms, inner.state
 
     def phases(self) -> list[Phase]:

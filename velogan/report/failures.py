@@ -25,7 +25,8 @@ SCORES = ("validation/feature_distance", "validation/distance")
 BASELINE = "validation/unchanged_input"  # the same score of the unchanged inputs, if the log has it
 _SUFFIXES = ("", "_a2b", "_b2a")  # of the names of scores: both directions together, and each
 
-WORSE_FACTOR, MIN_GAIN_FRACTION, NOTICEABLE_FACTOR = 1.5, 0.5, 1.1
+WORSE_FACTOR, MIN_GAIN_FRACTION = 1.5, 0.5
+NOTICEABLE_FACTOR = 1.1
 """Translations have become worse if their score is above the best one times the first factor; or, if the best ones
 improve on the unchanged inputs, if less than this fraction of the improvement is left and the score is above the best
 one times the last factor, since differences of runs that hardly change anything are noise."""
@@ -128,7 +129,8 @@ def describe_improvement(stats: Log) -> str | None:
     The checkpoint is the last one, or the best one if `final_checkpoint_is_worse`. None if the log does not have the
     scores, or if the translations are not closer, which `find_failures` reports.
     """
-    use_best, gains, shares = final_checkpoint_is_worse(stats), dict[str, int](), list[str]()
+    use_best, gains = final_checkpoint_is_worse(stats), dict[str, int]()
+    shares = list[str]()
     for suffix in _SUFFIXES:
         distances = _Distances(stats, suffix)
         if not distances.points or not distances.baseline or not distances.has_ended:

@@ -14,10 +14,12 @@ WIDTH = 436
 """Width of two networks side by side, in SVG units; a phone shows a little less than one pixel per unit."""
 
 _COLUMN, _GAP = 212, 12
-_LEFT, _RIGHT, _SLANT = 14, 182, 9
+_LEFT, _RIGHT = 14, 182
+_SLANT = 9
 """Left and right edge of a residual cell in its column, and the extra width at the outer end of an e or d cell."""
 
-_ROW, _PAD, _BETWEEN = 27, 5, 18
+_ROW, _PAD = 27, 5
+_BETWEEN = 18
 _BAR, _LONGEST = 46, 130
 """Position of an operation in its cell, and the length of the bar of the largest kernel."""
 

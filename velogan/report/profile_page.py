@@ -213,8 +213,10 @@ def _histogram(bins: Sequence[Mapping[str, float]], is_red: Callable[[Mapping[st
 
 def _stream_plot(streams: Mapping[str, Any]) -> str:
     """Return Figure 1 of "Cycling Faster Through CycleGAN": the work of each stream of the device over time."""
-    lanes, length, overlap = streams["lanes"], streams["microseconds"], streams["overlap"]
-    width, left, height, gap = 1000, 86, 22, 4
+    lanes, length = streams["lanes"], streams["microseconds"]
+    overlap = streams["overlap"]
+    width, left = 1000, 86
+    height, gap = 22, 4
     bottom = len(lanes) * (height + gap)
     scale = (width - left) / length
     drawing = Drawing(width, bottom + 22)

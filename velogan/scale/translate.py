@@ -88,7 +88,8 @@ def translate_at_scale(
     source = PartitionedInput(input.absolute(), output.absolute(), names, part_size)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     require_ray("scale", "ray.data", user="--workers")
-    total, peak, remaining = Summary(), 0.0, dict(enumerate(source.parts()))
+    total, peak = Summary(), 0.0
+    remaining = dict(enumerate(source.parts()))
     with ray_session(address):
         from ray.exceptions import RayError
 

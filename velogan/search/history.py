@@ -66,7 +66,8 @@ class ArchitectureRecorder:
         provenance: Mapping[str, Any],
     ):
         self._history, self._genotype_file = run / HISTORY_FILE, run / GENOTYPE_FILE
-        self._shares, self._genotype, self._provenance = shares, genotype, provenance
+        self._shares, self._genotype = shares, genotype
+        self._provenance = provenance
         self._last = -1
 
     def start(self, images: int) -> None:

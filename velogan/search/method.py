@@ -210,7 +210,8 @@ class SearchObjective:
     """
 
     def __init__(self, config: SearchMethod, inner: Sequence[Objective], arch_roles: Collection[str]):
-        self.config, self.inner, self.arch_roles = config, inner, arch_roles
+        self.config, self.inner = config, inner
+        self.arch_roles = arch_roles
         self.swap_halves_at = 0.5 if config.scheme == "swapped-halves" else math.inf
         self.num_uniforms = dict(inner[0].num_uniforms)
         if config.scheme in ("halves", "swapped-halves"):

@@ -16,7 +16,8 @@ class Guard:
     """ASGI middleware that checks origin, token (if not None, for `/api`), size and number of requests."""
 
     def __init__(self, app: ASGIApp, *, service: TranslationService, token: str | None):
-        self._app, self._service, self._token = app, service, token
+        self._app, self._service = app, service
+        self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -63,7 +63,8 @@ class TranslationService:
         tile: int | None = None,
         estimators: Mapping[Direction, UncertaintyEstimator] | None = None,
     ):
-        self.models, self.name, self.limits, self.estimators = models, name, limits, estimators or {}
+        self.models, self.name = models, name
+        self.limits, self.estimators = limits, estimators or {}
         self.waiting = 0
         """Number of requests running or queued."""
         self._tile = tile

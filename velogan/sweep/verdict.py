@@ -12,7 +12,8 @@ RESAMPLES = 10_000
 MIN_SEEDS = 2
 """Seeds of each setting that a comparison needs."""
 
-DIFFERS, WITHIN, UNKNOWN = "differs", "within the spread of seeds", "unknown: one seed"
+DIFFERS, WITHIN = "differs", "within the spread of seeds"
+UNKNOWN = "unknown: one seed"
 SEEDS, BOTH = "seeds", "seeds and images"
 
 Resampled = Sequence[Sequence[float | None] | None]

@@ -91,7 +91,8 @@ def build_step(
     distributed: default: a single process
     active_phases: names of the phases that run; default: all
     """
-    data, engine, spec = config.data, config.engine, config.spec
+    data, engine = config.data, config.engine
+    spec = config.spec
     if roles is None:
         colours = example_colours(data, classes)
         roles = build_roles(config.method, spec, seed=config.train.seed, colours=colours)

@@ -22,7 +22,8 @@ class Reporter:
     """Writes the log of a training and shows its progress; reports each problem once."""
 
     def __init__(self, folder: Path, trainer: Trainer, log: Log, *, display: Display):
-        self._folder, self._trainer, self._log = folder, trainer, log
+        self._folder, self._trainer = folder, trainer
+        self._log = log
         self._print_line = display.print_line
         self._bar = display.training(trainer.length.total)
         self._started_at = trainer.clock.seconds

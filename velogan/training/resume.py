@@ -119,7 +119,8 @@ def _image_folders(config: Config) -> list[Path]:
 
 def _report_rate_increase(context: RunContext, trainer: Trainer, state: Mapping[str, Any]) -> None:
     """Report a learning rate that rises because the length of the run has changed since the checkpoint."""
-    length, images, seconds = trainer.length, trainer.images, trainer.clock.seconds
+    length, images = trainer.length, trainer.images
+    seconds = trainer.clock.seconds
     if read_config(context.folder).train.length == context.requested.train.length:
         return
     position: Any = {"images": images, "seconds": seconds, "progress": length.progress(images, seconds)}

@@ -91,7 +91,8 @@ def _run_main_process(
     started_at: float,
 ) -> Result:
     """Train on rank 0."""
-    config, folder, sources = context.config, context.folder, context.data.sources
+    config, folder = context.config, context.folder
+    sources = context.data.sources
     trainer, roles = build_run(context)
     trainer.broadcast_initial_state(start_or_resume(context, trainer, roles, origin=origin))
     _start_clock(context, trainer, started_at)

@@ -49,8 +49,10 @@ class Session:
         log: Log,
         validation: Validation,
     ):
-        self.folder, self.print_line, self.log = context.folder, context.display.print_line, log
-        self.config, self.trainer, self.validation = context.config, trainer, validation
+        self.folder, self.print_line = context.folder, context.display.print_line
+        self.log = log
+        self.config, self.trainer = context.config, trainer
+        self.validation = validation
         trainer.set_length(trainer.length)  # reserves time for the last hooks of a resumed run
         self.saver = CheckpointSaver(context, trainer, roles)
         self.reporter = Reporter(self.folder, trainer, log, display=context.display)

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from velogan.data.pictures.geography import orient_world_file, read_world_file, world_suffix
 from velogan.data.pictures.images import (
     LOSSY,
     READABLE_SUFFIXES,
@@ -22,7 +21,7 @@ from velogan.data.pictures.images import (
 )
 from velogan.data.pictures.videos import SUFFIXES as VIDEOS
 from velogan.data.sets.sources import list_images
-from velogan.files import looks_like_file_name, write_text
+from velogan.files import looks_like_file_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +64,6 @@ class Job:
         self.target.parent.mkdir(parents=True, exist_ok=True)
         try:
             save_picture(fresh, picture)
-            if world := read_world_file(self.source):
-                text, projection = world
-                text = orient_world_file(text, picture.metadata.orientation, *picture.pixels.shape[:2])
-                write_text(self.target.with_suffix(world_suffix(self.target)), text)
-                if projection:  # the coordinate system of its numbers
-                    write_text(self.target.with_suffix(".prj"), projection)
             fresh.replace(self.target)
         finally:
             fresh.unlink(missing_ok=True)

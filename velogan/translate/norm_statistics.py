@@ -234,7 +234,8 @@ class _Total:
         return self._mean.float(), (self._spread / self._count).float()
 
 
-_SAVE, _ADD, _APPEND = nn.Identity(), nn.Identity(), nn.Identity()  # marks where branches start and join
+_SAVE, _ADD = nn.Identity(), nn.Identity()
+_APPEND = nn.Identity()  # marks where branches start and join
 _MARKS: Marks = {"sequence": ((), ()), "residual": ((_SAVE,), (_ADD,)), "skip": ((_SAVE,), (_APPEND,))}
 _END_OF_STAGE = nn.Identity()  # marks a value that several later layers use
 

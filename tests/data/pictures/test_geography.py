@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
-from PIL import Image
 from tifffile import DATATYPE
 
-from velogan.data.pictures.geography import Geography, read_world_file
+from velogan.data.pictures.geography import Geography
 from velogan.data.pictures.images import Picture, decode, read_picture, save_picture
-from velogan.data.sets.sources import Folder, describe_skipped_files
-from velogan.translate.jobs import Job
+from velogan.data.sets.sources import Folder
 
 LOCATION: list[Any] = [
     (33550, DATATYPE.DOUBLE, 3, (10.0, 10.0, 0.0), True),
@@ -124,42 +122,3 @@ def test_rejects_nodata_that_the_result_cannot_hold_and_infinity(tmp_path: Path)
     pixels[0, 0] = np.inf
     with pytest.raises(ValueError, match=r"1 of 16 pixel values are NaN or infinite: replace them"):
         decode(_tiff(pixels))
-
-
-@pytest.mark.parametrize(
-    ("picture", "world", "prj"),
-    [("in.tif", "in.tfw", "in.prj"), ("A.TIF", "A.TFW", "A.PRJ"), ("a.tif", "a.Tfw", "a.Prj")],
-)
-def test_a_world_file_is_copied_and_not_counted_as_skipped(picture: str, world: str, prj: str, tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    (folder / picture).write_bytes(_tiff(np.full((6, 8), 100, np.uint8)))
-    (folder / world).write_text(WORLD)
-    (folder / prj).write_text("PROJCS")
-    assert describe_skipped_files(folder, scans=True) == ""
-    job = Job(name=picture, source=folder / picture, target=tmp_path / "out/in.png")
-    job.save(read_picture(job.source))
-    assert sorted(path.name for path in job.target.parent.iterdir()) == ["in.pgw", "in.png", "in.prj"]
-    assert read_world_file(job.target) == (WORLD, "PROJCS")
-    (folder / "other.tfw").write_text("not numbers\n" * 6)
-    assert read_world_file(folder / "other.tif") is None
-    assert describe_skipped_files(folder, scans=True).endswith(": 1 .tfw")
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_world_file_is_rotated_with_its_picture(orientation: int, tmp_path: Path) -> None:
-    rows, columns = np.mgrid[:6, :8]
-    pixels = np.stack([rows, columns, rows * 0], axis=-1).astype(np.uint8)  # each pixel states its place in the file
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    Image.fromarray(pixels).save(tmp_path / "in.png", exif=exif.tobytes())
-    (tmp_path / "in.pgw").write_text("2\n0.5\n0.25\n-3\n100\n200\n")
-    job = Job(name="in.png", source=tmp_path / "in.png", target=tmp_path / "out" / "in.png")
-    job.save(picture := read_picture(job.source))
-    written = read_world_file(job.target)
-    assert written is not None
-    x_across, y_across, x_down, y_down, x, y = map(float, written[0].split())
-    for row, column in ((0, 0), (2, 3), (picture.pixels.shape[0] - 1, picture.pixels.shape[1] - 1)):
-        old_row, old_column, _ = map(int, picture.pixels[row, column])
-        place = (x + x_across * column + x_down * row, y + y_across * column + y_down * row)
-        assert place == (100 + 2 * old_column + 0.25 * old_row, 200 + 0.5 * old_column - 3 * old_row)

@@ -231,7 +231,8 @@ class DicomScan:
                 stored = (array.astype(np.float64) - float(str(intercept))) / float(str(slope))
                 array = stored.round().clip(0, 65535)
             rescaled, windowed = (Dataset(), Dataset()) if groups else (dataset, dataset)
-            rescaled.RescaleSlope, rescaled.RescaleIntercept, rescaled.RescaleType = slope, intercept, "US"
+            rescaled.RescaleSlope, rescaled.RescaleIntercept = slope, intercept
+            rescaled.RescaleType = "US"
             windowed.WindowCenter = DSfloat((low + high) / 2, auto_format=True)
             windowed.WindowWidth = DSfloat(high - low, auto_format=True)
             if groups:
@@ -349,5 +350,6 @@ def _derive_uid(uid: str, provenance: Provenance) -> UID:
 def _code(value: str, meaning: str) -> Dataset:
     """Return an item of a code sequence of the DICOM dictionary."""
     code = Dataset()
-    code.CodeValue, code.CodingSchemeDesignator, code.CodeMeaning = value, "DCM", meaning
+    code.CodeValue, code.CodingSchemeDesignator = value, "DCM"
+    code.CodeMeaning = meaning
     return code

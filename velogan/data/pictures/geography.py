@@ -1,4 +1,4 @@
-"""The location of georeferenced images (GeoTIFF, world files), and their pixels without data.
+"""The location of georeferenced images (GeoTIFF), and their pixels without data.
 
 A translation has the pixels of its input at the same tags, so the georeference of the input stays valid. Tags: OGC
 19-008r4, GeoTIFF 1.1, section 7.1; GDAL's tag of the value that means "no data".
@@ -7,9 +7,7 @@ A translation has the pixels of its input at the same tags, so the georeference 
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from tifffile import DATATYPE, TiffPage
@@ -121,63 +119,3 @@ def fill_nodata(pixels: np.ndarray, geography: Geography) -> tuple[np.ndarray, G
     return np.where(empty[..., None], mean.astype(pixels.dtype), pixels), Geography(
         geography.location_tags, empty, nodata
     )
-
-
-def read_world_file(picture: Path) -> tuple[str, str] | None:
-    """Return the text of the world file of `picture`, and of its `.prj` or ""; None if it has no world file."""
-    world, *projection = find_world_files(picture) or (None,)
-    if world is None:
-        return None
-    return world.read_text("latin-1"), "".join(file.read_text("utf-8", "replace") for file in projection)
-
-
-def orient_world_file(text: str, orientation: int, height: int, width: int) -> str:
-    """Return the text of a world file for a picture `(height, width)` that was turned upright from `orientation`."""
-    if orientation not in range(2, 9):
-        return text
-    x_across, y_across, x_down, y_down, x, y = map(float, text.split())
-    if orientation >= 5:
-        x_across, y_across, x_down, y_down = x_down, y_down, x_across, y_across
-    if orientation in (2, 3, 6, 7):  # columns are numbered from the other end
-        x, y = x + (width - 1) * x_across, y + (width - 1) * y_across
-        x_across, y_across = -x_across, -y_across
-    if orientation in (3, 4, 7, 8):
-        x, y = x + (height - 1) * x_down, y + (height - 1) * y_down
-        x_down, y_down = -x_down, -y_down
-    return "".join(f"{number + 0.0!r}\n" for number in (x_across, y_across, x_down, y_down, x, y))
-
-
-def find_world_files(picture: Path) -> tuple[Path, ...]:
-    """Return the world file next to `picture` (photo.jgw, .jpgw or .wld for photo.jpg) with its `.prj`; else empty."""
-    for suffix in _suffixes(picture):
-        file = _find_sibling(picture, suffix)
-        if file is not None and file.stat().st_size < 2**12 and _is_world(file.read_text("latin-1")):
-            prj = _find_sibling(picture, ".prj")
-            return (file,) if prj is None or prj.stat().st_size >= 2**16 else (file, prj)
-    return ()
-
-
-def _find_sibling(picture: Path, suffix: str) -> Path | None:
-    """Return the file next to `picture` with `suffix` in lower or upper case, or as in .Tfw and .TIFw, or None."""
-    upper = suffix.upper()
-    spellings = (suffix, upper, suffix.title(), f"{upper[:-1]}w")
-    files = (picture.with_name(picture.stem + spelling) for spelling in spellings)
-    return next((file for file in files if os.path.isfile(file)), None)  # `os.path`: a name may become too long
-
-
-def _is_world(text: str) -> bool:
-    """Return whether `text` is six numbers: the size and rotation of a pixel, and the position of the first."""
-    try:
-        return len([float(number) for number in text.split()]) == 6
-    except ValueError:
-        return False
-
-
-def world_suffix(picture: Path) -> str:
-    """Return the suffix of a world file for `picture`: .jgw for .jpg."""
-    return _suffixes(picture)[0]
-
-
-def _suffixes(picture: Path) -> tuple[str, str, str]:
-    suffix = picture.suffix.lower()
-    return f".{suffix[1:2]}{suffix[-1:]}w", f"{suffix}w", ".wld"

@@ -35,13 +35,17 @@ _UNPACKED, _JPEG = 1, 7
 _COMPRESSIONS = {_UNPACKED, 2, 3, 4, 5, _JPEG, 8, 32773, 32946, 34925, 50000}
 """None, fax (CCITT), LZW, JPEG, deflate, PackBits, LZMA, Zstandard: their decoders never exceed the stated size."""
 
-_WHITE_IS_ZERO, _GREY, _RGB, _PALETTE, _CMYK, _YCBCR, _LAB = 0, 1, 2, 3, 5, 6, 8
+_WHITE_IS_ZERO, _GREY = 0, 1
+_RGB, _PALETTE = 2, 3
+_CMYK, _YCBCR = 5, 6
+_LAB = 8
 _CONVERTED = (_PALETTE, _CMYK, _YCBCR, _LAB)
 """Colour spaces that Pillow converts to 8-bit RGB."""
 
 _TRANSLATE_ALONE = "translate each alone by --pages slices, in training by --data.pages slices"
 _UNITS_PER_CENTIMETRE = dict.fromkeys(("micron", "um", "µm", r"\u00B5m"), 10**4) | {"nm": 10**7, "mm": 10, "cm": 1}
-_ORIENTATION, _XRESOLUTION, _ICC = 274, 282, 34675
+_ORIENTATION, _XRESOLUTION = 274, 282
+_ICC = 34675
 
 
 def decode_tiff(data: bytes, *, channels: bool = False, filled: bool = True) -> Picture:

@@ -113,7 +113,8 @@ class _VideoWriter:
     def __init__(self, container: InputContainer, out: OutputContainer, suffix: str, comment: str):
         from av.video.reformatter import VideoReformatter
 
-        self._container, self._out, self._suffix = container, out, suffix
+        self._container, self._out = container, out
+        self._suffix = suffix
         if not container.streams.video:
             raise ValueError("it has no video stream")
         self._video: VideoStream = container.streams.video[0]
@@ -255,7 +256,8 @@ def _turn_upright(frame: VideoFrame) -> tuple[bool, np.ndarray]:
     a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32)[:5]  # maps x, y to a x + c y, b x + d y
     is_turned = abs(int(b)) > abs(int(a))
     if is_turned:
-        picture, right, down = picture.transpose(1, 0, 2), c, b
+        picture, right = picture.transpose(1, 0, 2), c
+        down = b
     else:
         right, down = a, d
     return is_turned, np.ascontiguousarray(picture[:: -1 if down < 0 else 1, :: -1 if right < 0 else 1])

@@ -161,7 +161,8 @@ def _shade(
 
 
 def _normal(surface: _Surface, push_x: np.ndarray, push_y: np.ndarray, push_z: np.ndarray | float):
-    x, y, z = surface.x + push_x, surface.y + push_y, surface.z + push_z
+    x, y = surface.x + push_x, surface.y + push_y
+    z = surface.z + push_z
     scale = 1 / np.sqrt(x * x + y * y + z * z + 1e-6)
     return x * scale, y * scale, z * scale
 

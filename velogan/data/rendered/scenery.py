@@ -101,7 +101,8 @@ def _bokeh_wall(random: np.random.Generator, x: np.ndarray, y: np.ndarray, tile:
     wall = _gradient_wall(random, x, y, tile) * random.uniform(0.25, 0.6)
     tint = random_colour(random, (0.1, 0.5), (0.7, 1.0))
     for _ in range(random.integers(9, 18)):
-        centre_x, centre_y, radius = random.random(), random.uniform(0, 0.7), random.uniform(0.03, 0.11)
+        centre_x, centre_y = random.random(), random.uniform(0, 0.7)
+        radius = random.uniform(0.03, 0.11)
         distance = np.sqrt((x - centre_x) ** 2 + (y - centre_y) ** 2)
         disc = 1 - smooth_step(radius * 0.8, radius * 1.15, distance)
         glow = mix(tint, random_colour(random, (0.1, 0.5), (0.7, 1.0)), 0.5)

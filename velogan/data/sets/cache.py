@@ -168,7 +168,8 @@ def open_domain(
     Raises ValueError if no picture can be read, or if floating-point pixels come without a range.
     """
     settings = _Settings(config, test, channels, value_range)
-    domain, note, damage, directory = None, "", "", Path()
+    domain, note = None, ""
+    damage, directory = "", Path()
     with ThreadPoolExecutor(config.workers or os.cpu_count() or 1) as pool:  # the work releases Python's lock
         contents, parent = _list_contents(source, pool), cache_subdir(cache_directory(config), "prepared")
         for count in dict.fromkeys((None, channels)):  # without a conversion they may have these channels already

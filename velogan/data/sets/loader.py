@@ -31,7 +31,8 @@ _AHEAD = 2  # batches
 INDEX, TOP, LEFT, FLIP = range(4)
 """Columns of a crop plan."""
 
-HFLIP, VFLIP, TRANSPOSE = 1, 2, 4
+HFLIP, VFLIP = 1, 2
+TRANSPOSE = 4
 """Bits of a crop's flip, applied in this order: left-right, top-bottom, rows and columns exchanged."""
 
 _ROTATIONS = (0, HFLIP | TRANSPOSE, HFLIP | VFLIP, VFLIP | TRANSPOSE)  # by quarter turns, as numpy.rot90 does
@@ -164,7 +165,9 @@ class PairLoader:
         ranks: int = 1,
         annotations: Mapping[str, Annotation] | None = None,
     ):
-        self.a, self.b, self.config, self.seed, self.rank, self.ranks = a, b, config, seed, rank, ranks
+        self.a, self.b = a, b
+        self.config, self.seed = config, seed
+        self.rank, self.ranks = rank, ranks
         self.device = torch.device(device)
         self.annotations = {name: annotation.to(self.device) for name, annotation in (annotations or {}).items()}
         self._domains = {"A": a, "B": b}

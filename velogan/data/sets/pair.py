@@ -67,7 +67,8 @@ class Data:
 
 def probe_channels(source: DomainSource, config: DataConfig) -> int:
     """Estimate the channels that `open_data` will find from some pictures. Raises ValueError if none can be read."""
-    names, counts, reasons = source.train.names, list[int](), list[str]()
+    names, counts = source.train.names, list[int]()
+    reasons = list[str]()
     for index in range(0, len(names), -(-len(names) // _SAMPLE)):
         try:
             counts.append(source.train.read(names[index]).pixels.shape[2])

@@ -14,7 +14,6 @@ from typing import Self
 
 from velogan.data.atomic_dirs import cache_subdir
 from velogan.data.config import BUILT_IN, DataConfig
-from velogan.data.pictures.geography import find_world_files
 from velogan.data.pictures.images import (
     READABLE_SUFFIXES,
     Picture,
@@ -384,15 +383,13 @@ def stem(name: str) -> str:
 def describe_skipped_files(directory: Path, *, scans: bool) -> str:
     """Return a line that counts, by suffix, the files below a folder that are not pictures; empty if there are none.
 
-    World files belong to their pictures and are not counted, nor are medical files if `scans`.
+    Medical files are not counted if `scans`.
     """
     if not directory.is_dir():
         return ""
     paths = [directory / name for name in list_files(directory) if not name.endswith(UNCERTAINTY_SUFFIX)]
     pictures = {path for path in paths if is_picture(path)}
     others = [path for path in paths if path not in pictures and not (scans and scan_suffix(path) is not None)]
-    world_files = {str(file).lower() for path in pictures for file in find_world_files(path)} if others else set()
-    others = [path for path in others if str(path).lower() not in world_files]
     counts = Counter(path.suffix.lower() or "without a suffix" for path in others).most_common()
     shown = ", ".join(f"{count} {kind}" for kind, count in counts[:_MAX_KINDS])
     rest = sum(count for _, count in counts[_MAX_KINDS:])

@@ -44,7 +44,8 @@ def temporal(timeline: Timeline) -> Table:
     busy = union(span for activity in work for span in activity.spans)
     compute_spans = union(span for activity in computations for span in activity.spans)
     gaps = gaps_between(busy, timeline.window)
-    compute_us, busy_us, total = _total(compute_spans), _total(busy), (len(work), window)
+    compute_us, busy_us = _total(compute_spans), _total(busy)
+    total = (len(work), window)
     return {
         "compute": row(len(computations), compute_us, totals=total, window=window),
         "non_compute": row(len(work) - len(computations), busy_us - compute_us, totals=total, window=window),
@@ -180,7 +181,8 @@ def streams(timeline: Timeline) -> Table | None:
 
 def _overlap(busy: Iterable[Sequence[Span]]) -> float:
     """Return the time that the spans of two or more streams cover."""
-    overlap, last_time, running = 0.0, 0.0, 0
+    overlap, last_time = 0.0, 0.0
+    running = 0
     for time, change in sorted(
         (time, change) for spans in busy for span in spans for time, change in zip(span, (1, -1))
     ):

@@ -14,14 +14,9 @@ Kind = Literal["compute", "memory", "communication"]
 STEP = "step"
 """Name of a step's range in a trace. Ranges of phases and networks lie within it."""
 
-CONVOLUTION, NORM, MOVEMENT, UPDATE, COMPILED, OTHER = (
-    "convolution",
-    "norm, activation, padding",
-    "copies and fills",
-    "optimizer",
-    "fused by the compiler",
-    "other",
-)
+CONVOLUTION, NORM = "convolution", "norm, activation, padding"
+MOVEMENT, UPDATE = "copies and fills", "optimizer"
+COMPILED, OTHER = "fused by the compiler", "other"
 GROUPS = (CONVOLUTION, NORM, MOVEMENT, UPDATE, COMPILED, OTHER)
 
 

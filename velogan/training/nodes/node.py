@@ -97,7 +97,8 @@ class Node:
             raise ValueError(
                 f"data.path (--data): {socket.gethostname()} needs the images of the host of the run folder"
             )
-        self._roles, self._context, self._has_state = roles, PacedContext(), False
+        self._roles, self._context = roles, PacedContext()
+        self._has_state = False
         self._trainer = build_trainer(config, data, distributed=self._context, active_phases=[phase])
 
     def execute(self, request: TrainRequest) -> Report:

@@ -54,7 +54,8 @@ class RemoteStep:
         every: Span,
         print_line: Callable[[str], None],
     ) -> None:
-        self._trainer, self._execute, self._every, self._print_line = trainer, execute, every, print_line
+        self._trainer, self._execute = trainer, execute
+        self._every, self._print_line = every, print_line
         self.nets, self.optimizers = trainer.nets, trainer.step.optimizers
         self.scale: LossScale | None = None
         self._images_per_epoch, self._steps_per_request = trainer.images_per_epoch, 1
@@ -64,11 +65,8 @@ class RemoteStep:
         self._module_states = {phase.name: ModuleState.copy_from(trainer, phase.trains) for phase in modules}
         self._node_states = dict.fromkeys(self._module_states, NodeState.EMPTY)
         self._exchange()
-        trainer.step, trainer.loaders, trainer.num_uniforms = (
-            self,
-            {"train": DummyLoader(self._images_per_epoch)},
-            {"train": 0},
-        )
+        trainer.step, trainer.loaders = self, {"train": DummyLoader(self._images_per_epoch)}
+        trainer.num_uniforms = {"train": 0}
 
     def __call__(
         self, batches: Mapping[str, Batch], *, number: int = 0, post_step_hooks: Sequence[PostStepHook] = ()
