@@ -188,7 +188,7 @@ def test_rejects_an_export_that_differs_and_removes_it(tmp_path: Path, monkeypat
         file.write_bytes(b"wrong")
         return (lambda images: model.net(images) + 0.01), "another program"
 
-    monkeypatch.setattr(exports, "_torch", wrong)
+    monkeypatch.setattr(exports, "_write_torch", wrong)
     with pytest.raises(ValueError, match=r"results of another program differ by 0\.01"):
         export(_translator(blocks=1, channels=2), tmp_path / "net.pt2", format="torch")
     assert not list(tmp_path.iterdir())

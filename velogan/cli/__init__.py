@@ -6,13 +6,12 @@ Each command is a class in a module of this package, imported when needed; its w
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -42,8 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     started_at = _STARTED_AT if argv is None else time.monotonic()
     argv = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal may not have all characters
+        with suppress(AttributeError, OSError):  # a stream of another kind, or replaced; a terminal may lack characters
+            stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
     try:
         command = _parse(argv) if local_rank() == 0 else _parse_silently(argv)
         type(command).started_at = started_at
