@@ -67,8 +67,7 @@ class TranslationService:
         self.limits, self.estimators = limits, estimators or {}
         self.waiting = 0
         """Number of requests running or queued."""
-        self._tile = tile
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="translate")
+        self._tile, self._thread = tile, ThreadPoolExecutor(1, thread_name_prefix="translate")
         for model in models.values():
             dtype = np.dtype(model.input.dtype)
             translate_pictures(model, [Picture(np.zeros((64, 64, model.input.channels), dtype))], None)
