@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -98,6 +99,53 @@ def test_a_network_fused_by_triton_equals_the_plain_one(
     torch.manual_seed(0)
     net = NETS[name]().to(device).to(memory_format=torch.channels_last)
     _check(*_compare(net, triton_norms, (torch.rand(1, 3, side, side) * 2 - 1).to(device)))
+
+
+@pytest.mark.parametrize(("name", "side"), TRITON_NETS.items())
+def test_under_autocast_a_network_fused_as_on_a_gpu_is_as_exact_as_the_plain_one(
+    name: str, side: int, kernels: NormKernels, monkeypatch: pytest.MonkeyPatch
+):
+    """With the CPU's kernels, which are much faster than Triton's interpreter, in the plan of a GPU."""
+    monkeypatch.setattr(type(kernels), "on_gpu", True)
+    torch.manual_seed(0)
+    net = NETS[name]().to(memory_format=torch.channels_last)
+    images = (torch.rand(1, 3, side, side) * 2 - 1).contiguous(memory_format=torch.channels_last)
+    start, results = deepcopy(net.state_dict()), []
+    for forward_net, bf16 in ((net, False), (net, True), (Fused(net, kernels), True)):
+        net.load_state_dict(start)  # running statistics and power iterations
+        results.append(_result(forward_net, net, images, bf16=bf16))
+    exact, plain, fused = results
+    assert fused.keys() == exact.keys()
+    assert all((fused[key].dtype, fused[key].stride()) == (torch.float32, exact[key].stride()) for key in exact)
+    ratios = {key: float((fused[key] - exact[key]).norm() / (plain[key] - exact[key]).norm()) for key in exact}
+    assert fmean(ratios.values()) < 1.1, ratios
+    assert max(ratios.values()) < 1.5, ratios  # a single ratio depends on how this processor rounds bf16
+
+
+@pytest.mark.parametrize("network", ["resnet", "unet_128"])
+def test_dropout_draws_as_in_the_plain_network(network: str, kernels: NormKernels):
+    torch.manual_seed(0)
+    net = _generator(dropout=True, network=network)
+    fused, images = Fused(net, kernels), torch.rand(2, 3, 128, 128) * 2 - 1
+    results = []
+    for forward_net, seed in ((net, 1), (fused, 1), (fused, 2)):
+        torch.manual_seed(seed)
+        results.append(forward_net(images).detach())
+    plain, same_seed, other_seed = results
+    # masks are laid out by memory, which differs; their share does not
+    torch.testing.assert_close(same_seed.mean(), plain.mean(), rtol=0.05, atol=0.05)
+    assert not torch.equal(same_seed, other_seed)
+    net.eval()
+    torch.testing.assert_close(fused(images), net(images), rtol=1e-3, atol=1e-4)
+
+
+def test_bf16_stays_within_rounding(kernels: NormKernels):
+    torch.manual_seed(0)
+    net, images = _generator(), torch.rand(1, 3, 32, 32) * 2 - 1
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = Fused(net, kernels)(images)
+    assert out.dtype == torch.bfloat16
+    assert (out.float() - net(images)).abs().mean() < 0.02
 
 
 def test_recomputed_activations_give_the_same_gradients(kernels: NormKernels):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -82,3 +83,14 @@ def test_the_level_applies_to_torch():
             check=True,
         )
         assert done.stdout.startswith("avx2 AVX2" if level == "x86-64-v3" else "avx512 AVX512_CORE")
+
+
+def test_a_library_links_neither_torch_nor_python(tmp_path: Path):
+    """So one wheel serves all versions of both: the library is loaded here without either."""
+    if native.load_kernels(tmp_path) is None:
+        pytest.skip("there is no g++")
+    (library,) = tmp_path.glob("norms-*.so")
+    needed = subprocess.run(["ldd", str(library)], capture_output=True, text=True, check=True).stdout
+    assert "torch" not in needed
+    assert "python" not in needed
+    assert ctypes.CDLL(str(library)).norm_forward

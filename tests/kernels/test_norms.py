@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from velogan.kernels.norms import NormKernels
+from velogan.networks.layers import norm_layer
 
 from .conftest import TRITON_DEVICES
 
@@ -217,6 +218,49 @@ def test_a_flat_image_is_finite(dtype: torch.dtype, backend: tuple[NormKernels, 
     assert torch.equal(out, torch.zeros_like(out))
     assert x.grad is not None
     assert x.grad.isfinite().all()
+
+
+FLAT: dict[str, Callable[[], Tensor]] = {
+    "zeros": lambda: torch.zeros(2, 3, 12, 10),
+    "ones": lambda: torch.ones(2, 3, 12, 10),
+    "large": lambda: torch.full((2, 3, 12, 10), 1e4),
+    "almost constant": lambda: 0.5 + 1e-7 * torch.rand(2, 3, 12, 10, generator=torch.Generator().manual_seed(0)),
+    "almost zero": lambda: 1e-8 * torch.rand(2, 3, 12, 10, generator=torch.Generator().manual_seed(0)),
+    "diagonal": lambda: torch.ones(2, 3, 12, 10).index_put_((torch.tensor(0), torch.tensor(1)), torch.eye(12, 10)),
+    "one pixel": lambda: torch.ones(2, 3, 120).index_fill_(2, torch.tensor(7), 1.01).view(2, 3, 12, 10),
+}
+
+
+@DTYPES
+@pytest.mark.parametrize("layer", ["plain", "native", "native, residual"])
+@pytest.mark.parametrize("name", FLAT)
+def test_instance_norm_of_large_or_almost_constant_values_is_finite(
+    name: str, layer: str, dtype: torch.dtype, kernels: NormKernels
+):
+    x = FLAT[name]().to(dtype).contiguous(memory_format=LAST).requires_grad_()
+    if layer == "plain":
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            out = norm_layer("instance")(3)(x)
+    else:
+        residual = torch.ones_like(x) if "residual" in layer else None
+        out, _ = kernels.norm(x, residual=residual, slope=0.2, pad=3)
+    assert out.isfinite().all()
+    assert out.abs().max() <= 120**0.5 + 1  # no pixel of n is further than sqrt(n) deviations from the mean
+    torch.manual_seed(0)
+    out.backward(torch.randn(out.shape).to(out.dtype))
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["zeros", "ones", "large"])
+def test_the_norm_of_a_constant_is_zero(name: str, kernels: NormKernels):
+    x = FLAT[name]().contiguous(memory_format=LAST)
+    assert kernels.norm(x)[0].abs().max() == 0
+
+
+def test_bf16_is_the_float32_result_rounded_to_nearest_even(kernels: NormKernels):
+    x = _random(1, 64, 128, 128).bfloat16().contiguous(memory_format=LAST)  # a million values hold a few ties
+    assert torch.equal(kernels.norm(x)[0], kernels.norm(x.float())[0].bfloat16())
 
 
 COMPILE = """

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from velogan.metrics import distances
 from velogan.metrics.distances import (
@@ -68,6 +71,39 @@ def test_kernel_distance_by_blocks_equals_numpy(monkeypatch: pytest.MonkeyPatch)
     expected = _mmd_by_sums(x.double().numpy(), y.double().numpy())
     assert kernel_distance(x, y) == pytest.approx(expected, rel=1e-10)
     assert _weighted(weighted_kernel_distance, x, y) == pytest.approx(expected, rel=1e-10)
+
+
+def test_the_distance_of_a_shift_is_its_square() -> None:
+    x = _features(50, 64, 0)
+    assert frechet_distance(x, x) == pytest.approx(0, abs=1e-8)
+    assert frechet_distance(x, x + 0.5) == pytest.approx(64 * 0.25, rel=1e-5)
+
+
+class _LargestTensor(TorchDispatchMode):
+    """Records the number of values of the largest result of an operation."""
+
+    values = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.values = max([self.values, *(leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, Tensor))])
+        return result
+
+
+def test_kernel_distance_of_large_sets_needs_no_matrix_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distances, "_BLOCK", 16)
+    x, y = _features(200, 4, 0), _features(150, 4, 1, shift=0.2)
+    with _LargestTensor() as largest:
+        value = kernel_distance(x, y)
+    assert largest.values <= 200 * 4
+    assert value == pytest.approx(_weighted(weighted_kernel_distance, x, y), rel=1e-9)
+
+
+def test_kernel_distance_is_unbiased() -> None:
+    sets = _features(4000, 8, 2).split(20)
+    values = [_weighted(weighted_kernel_distance, x, y) for x, y in zip(sets[::2], sets[1::2])]
+    assert np.mean(values) == pytest.approx(0, abs=3 * np.std(values) / len(values) ** 0.5)
+    assert min(values) < 0 < max(values)
 
 
 def test_rejects_single_images_and_other_widths() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import fmean
 
 import numpy as np
@@ -75,6 +76,35 @@ def test_the_distance_equals_a_plain_computation():
         first, second = (sorted(float(row.ravel() @ direction) for row in part) for part in (x, y))
         distances.append(np.mean([abs(a - b) for a, b in zip(first, second)]))
     assert distance == pytest.approx(np.mean(distances), rel=1e-5)
+
+
+def test_equal_sets_have_no_distance_and_similar_sets_a_small_one():
+    images, other = _noise(8, 3, 32, 32), _noise(8, 3, 32, 32, seed=1)
+    assert sliced_wasserstein(images, images.clone()) == [0.0, 0.0]
+    like, unlike = sliced_wasserstein(images, other), sliced_wasserstein(images, other * 0.5)
+    assert all(0 < small < large / 5 for small, large in zip(like, unlike))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda images, amount: images + amount,
+        lambda images, amount: images * (1 + amount),
+        lambda images, amount: images + amount * torch.tensor([1.0, 0, -1])[:, None, None],
+        lambda images, amount: images + amount * _noise(len(images), 3, 32, 32, seed=3),
+    ],
+    ids=["brightness", "contrast", "colour", "noise"],
+)
+def test_the_distance_grows_with_the_change(change):
+    real = _noise(6, 3, 32, 32)
+    distances = [sum(sliced_wasserstein(change(real, amount), real)) for amount in (0.0, 0.1, 0.2, 0.4)]
+    assert all(less < more for less, more in pairwise(distances))
+
+
+def test_equal_seeds_give_equal_distances():
+    images, real = _noise(3, 3, 32, 32), _noise(4, 3, 32, 32, seed=1)
+    assert sliced_wasserstein(images, real) == sliced_wasserstein(images, real)
+    assert sliced_wasserstein(images, real) != sliced_wasserstein(images, real, seed=1)
 
 
 def test_sets_may_differ_in_count_and_be_of_one_colour():

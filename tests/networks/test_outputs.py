@@ -90,6 +90,19 @@ def test_the_guided_filter_equals_the_paper_window_by_window():
     torch.testing.assert_close(guided_filter(mask, guide), expected, atol=1e-5, rtol=1e-5)
 
 
+def test_the_mask_ends_at_an_edge_of_the_input_which_gets_no_gradient_as_guide():
+    x = torch.where(torch.arange(32) < 16, 0.9, -0.5).repeat(1, 3, 32, 1)
+    mask = torch.where(torch.arange(32) < 13, -1.0, 1.0).expand(1, 1, 32, 32)  # three pixels too far
+    x.requires_grad_()
+    outputs = apply_mask(torch.cat([torch.zeros(1, 3, 32, 32), mask], 1), x)
+    share = (1 - outputs / x).detach()[0, 0, 16]
+    assert share[15] < 0.6 < 0.9 < share[16]  # both were 1
+    assert share[0] == 0
+    outputs.sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad[0, 0, 16], 1 - share)  # none through the guide
+
+
 def test_suppresses_weak_changes_of_fine_detail():
     x = torch.rand(2, 3, 24, 24) - 0.5
     stripes = (torch.arange(24) % 4 < 2) * 1.0 - 0.5

@@ -16,6 +16,7 @@ from velogan.cli import main
 from velogan.cli.train import Train, configure_train
 from velogan.config import Config
 from velogan.engine.ema import EMA
+from velogan.engine.nonfinite import NonFiniteError
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints, load_state, load_weights
@@ -147,6 +148,13 @@ def test_a_run_resumed_from_an_exchange_equals_an_unbroken_one(tiny, tmp_path: P
     trained(tiny(every="6 images", images=6), tmp_path / "broken")
     again = trained(tiny(every="6 images"), tmp_path / "broken")
     assert again.weights_sha256 == unbroken.weights_sha256
+
+
+def test_reports_a_non_finite_value_with_its_place(tiny, tmp_path: Path):
+    config = tiny(every="6 images").change(optimizer={"rules": ("E:kind=sgd,lr=1e38",)})
+    with pytest.raises(NonFiniteError) as error:
+        trained(config, tmp_path / "run")
+    assert "step 1 (2 images seen), phase autoencoder: " in str(error.value)
 
 
 @pytest.mark.parametrize("at", [7, 6, 0], ids=["between exchanges", "at an exchange", "at the start"])

@@ -112,12 +112,44 @@ def test_float32_losses_of_tritons_kernels_equal_those_of_plain_layers_to_roundi
     _assert_close(losses, expected, rel=1e-3, abs=1e-4)
 
 
+def test_captured_bf16_losses_of_tritons_kernels_equal_those_not_captured(tiny_config: Callable[..., Config]):
+    engine = {"device": "cuda", "precision": "bf16", "kernels": "native"}
+    expected = _losses(tiny_config(engine={"mode": "eager", **engine}))
+    losses = _losses(tiny_config(engine={"mode": "graph", **engine}))
+    _assert_close(losses, expected, rel=1e-4, abs=1e-5)
+
+
 @pytest.mark.parametrize(("precision", "rel"), [("bf16", 0.02), ("fp16", 0.05)])
 def test_losses_of_16_bits_stay_close_to_the_eager_ones(precision: str, rel: float, tiny_config: Callable[..., Config]):
     engine = {"device": "cuda", "precision": precision, "compile": "off", "kernels": "plain"}
     expected = _losses(tiny_config(engine={"mode": "eager", **engine}, **SAME_EACH_TIME))
     losses = _losses(tiny_config(engine={"mode": "graph", **engine}, **SAME_EACH_TIME))
     _assert_close(losses, expected, rel=rel, abs=0.02 if precision == "fp16" else 0.01)
+
+
+def test_dropout_differs_from_replay_to_replay_and_depends_on_the_seed(tiny_config: Callable[..., Config]):
+    config = tiny_config(
+        generator={"dropout": True},
+        method={"pool_size": 0},
+        engine={"mode": "graph", "compile": "off", "device": "cuda", "precision": "fp32"},
+    )
+    step, objective, _ = build(config)
+    for optimizer in step.optimizers.values():
+        for group in optimizer.param_groups:
+            group["lr"].fill_(0)  # so that losses differ by dropout only
+    batch = _batch(0, objective, config.data.crop_size)
+
+    def losses(*seeds: int | None) -> list[float]:
+        totals = []
+        for number, seed in enumerate(seeds):
+            if seed is not None:
+                torch.manual_seed(seed)
+            totals.append(float(step({"train": dict(batch)}, number=number)["generator/total"]))
+        return totals
+
+    first, second, third, again, other = losses(7, None, None, 7, 8)
+    assert first == again
+    assert len({first, second, third, other}) == 4
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
