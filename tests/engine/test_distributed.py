@@ -36,6 +36,16 @@ def test_averages_gradients_and_losses_and_leaves_those_missing_that_all_ranks_l
     assert means == {"total": 2.0}
 
 
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_non_finite_values_reach_the_mean_and_large_ones_do_not_overflow(value: float, monkeypatch: pytest.MonkeyPatch):
+    for gradient, finite in ((value, False), (torch.finfo(torch.float32).max, True)):
+        weight = nn.Parameter(torch.zeros(1))
+        weight.grad = torch.tensor([gradient])
+        monkeypatch.setattr("velogan.engine.distributed.dist.all_reduce", lambda flat: flat.add_(flat.clone()))
+        DistributedContext(0, 2).all_reduce_gradients([weight], {"total": torch.tensor(1.0)})
+        assert bool(weight.grad.isfinite().all()) == finite
+
+
 def test_rejects_half_of_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
@@ -66,3 +76,37 @@ def test_no_thread_waits_for_the_store_when_a_run_ends(monkeypatch: pytest.Monke
     assert store.called.wait(10)
     threads.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "velogan-heartbeat"]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_distinguishes_a_silent_rank_from_a_silent_store(answers: bool, monkeypatch: pytest.MonkeyPatch):
+    reported, messages = threading.Event(), []
+
+    class Store:
+        """The next rank sends no heartbeat; from the eleventh of its counts on, the store may answer no more."""
+
+        count = 0
+
+        def clone(self) -> Store:
+            return self
+
+        def add(self, key: str, amount: int) -> int:
+            self.count += key.endswith("1")
+            if self.count > 10 and not answers:
+                reported.wait(10)
+                raise RuntimeError("closed")
+            return 0
+
+    def end_process(self: Heartbeat, message: str) -> None:
+        messages.append(message)
+        reported.set()
+
+    monkeypatch.setattr(heartbeat, "PERIOD_S", 0.01)
+    monkeypatch.setattr(Heartbeat, "_end_process", end_process)
+    store: Any = Store()
+    threads = Heartbeat(store, rank=0, locations=["A", "B"], address="an address", process_timeout=0.5)
+    assert reported.wait(10)
+    threads.close()
+    assert messages[0].startswith(
+        "no heartbeat from rank 1" if answers else "no answer from the rendezvous at an address"
+    )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -15,6 +16,9 @@ from velogan.engine.duration import Span
 from velogan.engine.optimizers import (
     OptimizerConfig,
     build_optimizers,
+    load_optimizer_state,
+    make_capturable,
+    optimizer_state,
 )
 from velogan.engine.schedules import Schedule, ScheduleConfig
 from velogan.objectives.base import LossOutput, Phase
@@ -144,6 +148,19 @@ def test_one_optimizer_of_several_groups_equals_separate_ones_bit_for_bit(kind: 
             _update(group, its_optimizers, number)
     assert all(torch.equal(*pair) for pair in _pairs(nets, separate) + _pairs(nets, joint))
     assert not any(torch.equal(*pair) for pair in _pairs(nets, start))
+
+
+def test_rules_add_no_operations():
+    counts = []
+    for rules in ((), ("G_A:lr=1e-3", "G_B:beta1=0.9,weight_decay=0.1", "D_A:warmup=5i", "D_B:lr=1")):
+        nets = _nets()
+        optimizers = _build(OptimizerConfig(rules=rules), nets, fused=True).values()
+        _update(nets, optimizers)
+        with torch.profiler.profile() as profile:
+            _update(nets, optimizers)
+        counts.append(Counter(event.name for event in profile.events() or () if event.name.startswith("aten::")))
+    assert counts[0]["aten::_fused_adam_"] == len(ROLES)
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -278,3 +295,71 @@ def test_fused_kinds_update_weights_whose_first_gradient_comes_later(kind: str):
         results.append([weight.detach() for weight in net.parameters()])
     torch.testing.assert_close(*results)
     assert not torch.equal(results[0][1], start.bias)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd,momentum=0.9"])
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_fused_kinds_update_channels_last_weights_and_adams_without_copies(layout: torch.memory_format, kind: str):
+    torch.manual_seed(0)
+    gradients = [torch.randn(8, 4, 3, 3).contiguous(memory_format=layout) for _ in range(3)]
+    start, results, copies = nn.Conv2d(4, 8, 3, bias=False), [], []
+    for fused in (True, False):
+        net = copy.deepcopy(start).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        optimizer = _build_single(net, kind, fused=fused)
+        for gradient in gradients:
+            net.weight.grad = gradient
+            with torch.profiler.profile() as profile:
+                optimizer.step()
+            if fused and kind != "sgd,momentum=0.9":
+                copies += [event.name for event in profile.events() or () if event.name == "aten::clone"]
+            assert torch.equal(net.weight.grad, gradient)
+        results.append(net.weight.detach())
+    assert not copies
+    torch.testing.assert_close(*results)
+
+
+def _trained(
+    *, capturable: bool, rates: tuple[float, ...]
+) -> tuple[dict[str, nn.Module], dict[str, torch.optim.Optimizer]]:
+    """Return networks after a step of fused Adam at each of the `rates`, and the optimizers."""
+    nets = _nets()
+    optimizers = _build(OptimizerConfig(), nets, fused=True)
+    if capturable:
+        make_capturable(optimizers)
+    for number, rate in enumerate(rates):
+        config = ScheduleConfig(kind="exponential", gamma=rate / 2e-4, every="1 epochs")
+        Schedule(config, optimizers).apply(1, lambda span: 1.0)
+        _update(nets, optimizers.values(), number)
+    return nets, optimizers
+
+
+def test_capturable_rates_are_filled_in_place_and_train_the_same_to_rounding():
+    rates = (2e-4, 1e-4, 3e-5)
+    plain, _ = _trained(capturable=False, rates=rates)
+    nets, optimizers = _trained(capturable=True, rates=rates)
+    for actual, expected in _pairs(nets, plain):
+        torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-9)
+    before = [group["lr"] for group in _groups(optimizers)]
+    Schedule(ScheduleConfig(kind="constant"), optimizers).apply(1, _no_span)
+    assert all(group["lr"] is rate for group, rate in zip(_groups(optimizers), before))
+    assert [float(rate) for rate in before] == pytest.approx([2e-4] * 4)
+
+
+@pytest.mark.parametrize("first_captured", [True, False])
+@pytest.mark.parametrize("second_captured", [True, False])
+def test_loads_a_state_whether_it_was_captured_or_not(first_captured: bool, second_captured: bool):
+    _, optimizers = _trained(capturable=first_captured, rates=(2e-4,))
+    saved = {name: optimizer_state(optimizer) for name, optimizer in optimizers.items()}
+    assert all(type(group["lr"]) is float for state in saved.values() for group in state["param_groups"])
+    _, others = _trained(capturable=second_captured, rates=())
+    rates = [group["lr"] for group in _groups(others)]
+    for name, optimizer in others.items():
+        load_optimizer_state(optimizer, saved[name])
+    groups = _groups(others)
+    assert [group["lr"] is rate for group, rate in zip(groups, rates)] == [True] * 4
+    assert {group["capturable"] for group in groups} == {second_captured}
+    assert {group["fused"] for group in groups} == {True}
+    for name, optimizer in others.items():
+        again = optimizer_state(optimizer)["state"]
+        for key, moments in saved[name]["state"].items():
+            assert all(torch.equal(again[key][moment], value) for moment, value in moments.items())

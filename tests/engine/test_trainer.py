@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Generator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -8,13 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from velogan.engine import trainer as trainers
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.ema import EMA
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.schedules import ScheduleConfig
 from velogan.engine.step import PostStepHook
-from velogan.engine.trainer import Hook, Trainer, step_seed
+from velogan.engine.trainer import Hook, Trainer, step_seed, stop_on_signal
 
 
 class _Loader:
@@ -101,6 +104,71 @@ def test_each_step_gets_its_batch_its_number_and_its_own_randomness():
     assert torch.equal(calls[2].uniform, torch.rand(6, 2))
     assert torch.equal(calls[2].drawn, torch.rand(1))  # dropout continues the same stream
     assert trainer.loaders["train"].closed  # pyright: ignore
+
+
+def test_a_stop_requested_within_a_hook_still_calls_the_last_hooks():
+    trainer, saved = build_trainer(), []
+
+    def stop(images: int) -> None:
+        trainer.stop_requested = True
+
+    _run(trainer, "100 images", [Hook(parse_span("5 images"), stop), Hook(parse_span("50 images"), saved.append)])
+    assert saved == [trainer.images]
+
+
+def test_a_finished_run_takes_no_step():
+    trainer, called = build_trainer(), []
+    trainer.images = 8
+    _run(trainer, "8 images", [Hook(parse_span("1 images"), called.append)])
+    assert trainer.images == 8
+    assert not trainer.step.calls  # pyright: ignore
+    assert called == []
+
+
+def test_the_schedule_changes_the_rate_with_each_step_and_epoch():
+    trainer = build_trainer(kind="step", gamma=0.5, every="1 epochs")
+    trainer.run(parse_length("3 epochs", images_per_epoch=10))
+    assert [call.lr for call in trainer.step.calls] == 10 * [1.0] + 10 * [0.5] + 10 * [0.25]  # pyright: ignore
+    trainer = build_trainer(size=2, kind="exponential", gamma=0.5, every="10 images", warmup="50 %")
+    _run(trainer, "16 images", [])
+    expected = [min(images / 8, 1.0) * 0.5 ** (images / 10) for images in range(0, 16, 2)]
+    assert [call.lr for call in trainer.step.calls] == pytest.approx(expected)  # pyright: ignore
+
+
+def test_averages_are_updated_every_eighth_step_wherever_the_run_starts(monkeypatch: pytest.MonkeyPatch):
+    trainer, decays, updates = build_trainer(size=2), [], []
+    monkeypatch.setattr(trainer.ema, "set_decay", decays.append)
+    monkeypatch.setattr(trainer.ema, "on_step_end", lambda losses: updates.append(trainer.images))
+    trainer.images = 6
+    _run(trainer, "50 images", [])
+    assert decays == [16, 32, 48]
+    assert updates == [14, 30, 46]  # within the step
+
+
+def test_step_seeds_are_distinct_and_well_mixed():
+    seeds = [step_seed(seed, images) for seed in range(20) for images in range(0, 5000, 5)]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    changed = sum(bin(step_seed(0, n) ^ step_seed(0, n + 1)).count("1") for n in range(1000)) / 1000
+    assert 30 < changed < 33  # of 63 bits, about half
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_step_finish_and_a_second_interrupts(number: signal.Signals, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(trainers, "REPEATED_SIGNAL_S", -1.0)
+    trainer = build_trainer()
+    both = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(signum, signal.default_int_handler) for signum in both]  # a background job ignores SIGINT
+    try:
+        with stop_on_signal(trainer):
+            os.kill(os.getpid(), number)
+            assert trainer.stop_requested
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), number)
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        for signum, handler in zip(both, before):
+            signal.signal(signum, handler)
 
 
 def test_a_non_finite_step_ends_the_run_before_any_hook():

@@ -34,7 +34,7 @@ _COLOUR = np.random.default_rng(0).integers(0, 256, (24, 20, 3), np.uint8)
 def make_corpus(folder: Path) -> dict[str, str]:
     """Write the whole corpus below `folder`; give "bad" or "either" by name relative to it."""
     folder.mkdir(parents=True)
-    makers = (cut_short, of_wrong_size, bombs, flawed, flawed_tiff, flawed_npy, of_another_kind)
+    makers = (cut_short, fuzzed, of_wrong_size, bombs, flawed, flawed_tiff, flawed_npy, of_another_kind)
     expected: dict[str, str] = {}
     for name, content, kind in itertools.chain.from_iterable(maker() for maker in makers):
         name = f"{name}.png" if name.endswith(".gif") else name  # else no command would look at it
@@ -144,6 +144,16 @@ def cut_short() -> Iterator[File]:
             if at < len(data) // 2:
                 yield f"cut-{stem}-{at:04d}.{suffix}", data[:at], "either" if either else "bad"
         yield f"cut-{stem}-half.{suffix}", data[: len(data) // 2], "either" if either else "bad"
+
+
+# Fuzz
+
+
+def fuzzed() -> Iterator[File]:
+    """Every format with bytes of its header changed, in ways that a fixed seed chooses."""
+    for name, data in valid().items():
+        for index in range(4):
+            yield f"fuzzed-{index}-{name}", fuzz(data, random.Random(f"{name} {index}")), "either"
 
 
 def fuzz(data: bytes, source: random.Random) -> bytes:
@@ -280,17 +290,30 @@ def ifd(
 
 def flawed() -> Iterator[File]:
     """Chunks, segments and headers that are wrong, missing, repeated or endless."""
-    small, jpeg = valid()["rgb.png"], valid()["rgb.jpg"]
+    small, jpeg, bmp = (valid()[f"rgb.{suffix}"] for suffix in ("png", "jpg", "bmp"))
     signature, header, rest = small[:8], small[8:33], small[33:]
+    for depth, colour in ((0, 2), (3, 0), (8, 7), (255, 255)):
+        yield f"flaw-depth-{depth}-{colour}.png", png(4, 4, zlib.compress(bytes(99)), depth=depth, colour=colour), "bad"
+    yield "flaw-no-palette.png", png(4, 4, zlib.compress(bytes(99)), colour=3), "either"
+    yield "flaw-no-pixels.png", signature + header + chunk(b"IEND", b""), "bad"
+    yield "flaw-checksum.png", small[:30] + b"\0" + small[31:], "bad"
     yield "flaw-chunk-length.png", signature + header + struct.pack(">I", 2**32 - 1) + b"IDAT", "bad"
     yield "flaw-many-chunks.png", signature + header + chunk(b"tEXt", b"a\0b") * 20000 + rest, "either"
     yield "flaw-profile.png", signature + header + chunk(b"iCCP", b"x" * 300) + rest, "either"
     yield "flaw-exif.png", signature + header + chunk(b"eXIf", b"II*\0" + b"\xff" * 40) + rest, "either"
+    frame = jpeg.index(b"\xff\xc0")
+    for count in (0, 2, 255):
+        yield f"flaw-components-{count}.jpg", _put(jpeg, frame + 9, "B", count), "bad"
+    yield "flaw-sampling.jpg", _put(jpeg, frame + 11, "B", 0), "bad"
     yield "flaw-segment-zero.jpg", b"\xff\xd8" + b"\xff\xe0\0\0" * 500, "bad"
     yield "flaw-only-markers.jpg", b"\xff\xd8" + b"\xff" * 4000, "bad"
     loop = b"Exif\0\0MM\0*\0\0\0\x08\0\x01" + bytes(12) + b"\0\0\0\x08"
     yield "flaw-exif-loop.jpg", jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(loop) + 2) + loop + jpeg[2:], "either"
+    yield "flaw-offset.bmp", _put(bmp, 10, "<I", 2**32 - 1), "bad"
+    yield "flaw-colours.bmp", _put(valid()["palette.bmp"], 46, "<I", 2**32 - 1), "either"
     yield "flaw-comment.ppm", b"P6\n# endless comment" + b"#" * 20000, "bad"
+    yield "flaw-highest-huge.ppm", b"P5 4 4 70000\n" + bytes(32), "bad"
+    yield "flaw-length.webp", _put(valid()["lossy.webp"], 16, "<I", 2**32 - 1), "bad"
     yield "flaw-endless.webp", b"RIFF\xff\xff\xff\xffWEBP" + b"EXIF\0\0\0\0" * 9999, "bad"
     yield "flaw-codes.gif.png", gif_zeros(4, 4)[:-4] + b"\xff" * 50, "either"
 
@@ -302,8 +325,10 @@ def flawed_tiff() -> Iterator[File]:
     yield "flaw-subifd-circle.tif", ifd(**flat, extra={330: 8}), "either"
     yield "flaw-exif-circle.tif", ifd(**flat, extra={34665: 8}), "either"
     yield "flaw-many-pages.tif", _many_pages(6000), "bad"
+    yield "flaw-next-beyond.tif", ifd(**flat, following=2**32 - 1), "either"
     yield "flaw-directory-beyond.tif", b"II*\0\xff\xff\xff\x7f" + bytes(50), "bad"
     yield "flaw-entries.tif", b"II*\0\x08\0\0\0\xff\xff" + bytes(500), "bad"
+    yield "flaw-big-entries.tif", b"II+\0\x08\0\0\0\x10" + bytes(7) + b"\xff" * 8 + bytes(90), "bad"
     for bits in (0, 65535):
         yield f"flaw-bits-{bits}.tif", ifd(**flat, bits=bits), "bad"
     for compression in (0, 9999):

@@ -55,22 +55,32 @@ CRAFTED: dict[str, bytes] = {
     "length beyond the file": _file({}, length=99_000_000),
     "no JSON": _file(b"this is not JSON "),
     "deep JSON": _file(b"[" * 100_000),
+    "deep metadata": _file({"__metadata__": {"velogan": "[" * 100_000}}),
     "not UTF-8": _file(b"\xff" * 64),
+    "no metadata": _file({"w": _tensor()}, data=bytes(8)),
     "description is a list": _file({"__metadata__": {"velogan": "[1, 2]"}}),
+    "description is no JSON": _file({"__metadata__": {"velogan": "{"}}),
+    "another format": _described(format="other"),
     "negative offsets": _holding(offsets=(-8, 0)),
+    "offsets beyond the file": _holding(offsets=(0, 2**40)),
     "huge shape": _holding(shape=(2**40, 2**40)),
+    "shape of text": _holding(shape="ab"),
     "unknown type": _holding(dtype="OBJECT"),
+    "another type": _holding(dtype="I64", shape=(1,)),
     "no tensors": _described(),
     "tensors of other names": _file({"__metadata__": _network(), "exec": _tensor()}, data=bytes(8)),
     "role is a list": _described(role=["G_A"]),
     "a discriminator": _described(role="D_A"),
     "no config": _file({"__metadata__": {"velogan": '{"format": "velogan-network", "role": "G_A"}'}}),
+    "config is text": _described(config="resnet"),
     "unknown field": _described(config={"network": "resnet", "exec": "rm"}),
     "unknown network": _described(config={"network": "os.system"}),
     "huge channels": _described(config={"channels": HUGE}),
     "many channels": _described(config={"channels": 20_000, "blocks": 40}),
     "huge blocks": _described(config={"channels": 2, "blocks": HUGE}),
+    "many blocks": _described(config={"channels": 2, "blocks": 50_000}),
     "huge input": _described(config={"channels": 2}, in_channels=HUGE),
+    "channels of text": _described(config={"channels": "x" * 9999}),
     "input of objects": _described(input={"channels": 3, "dtype": "object", "range": None}),
     "input without a range": _described(input={"channels": 3, "dtype": "uint8", "range": [1]}),
     "a pickle": b"\x80\x04cos\nsystem\n(S'touch pwned'\ntR.",
@@ -125,15 +135,19 @@ def _newest(run: Path) -> Path:
 
 FILES: dict[str, object] = {
     "a list": [1, 2],
+    "text": "G_A.safetensors",
     "none": {},
+    "a sum that is no text": {"G_A.safetensors": 3},
     "the folder above": {"../../config.yaml": "0" * 64},
     "a device": {"/dev/zero": "0" * 64},
     "a zero byte": {"a\0b": "0" * 64},
+    "a long name": {"x" * 5000: "0" * 64},
 }
 MANIFESTS: dict[str, bytes] = {
     name: json.dumps({"images": 80, "files": files}).encode() for name, files in FILES.items()
 }
 MANIFESTS |= {
+    "a number": b"3",
     "no files": b'{"images": 80}',
     "deep": b"[" * 100_000,
     "empty": b"",
@@ -175,7 +189,16 @@ def _deep(depth: int) -> str:
     return '{"list": [' * depth + '{"value": 1}' + "]}" * depth
 
 
-TREES = ("[]", "{", '{"tensor": "missing"}', '{"dict": [[1, 2, 3]]}', '{"exec": "os.system"}', _deep(100_000), None)
+TREES = (
+    "[]",
+    "{}",
+    "{",
+    '{"tensor": "missing"}',
+    '{"tensor": ["00000"]}',
+    '{"dict": [[1, 2, 3]]}',
+    '{"list": {"a": 1}}',
+)
+TREES += ('{"exec": "os.system"}', '{"value": 1, "list": []}', _deep(800), _deep(100_000), None)
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: ascii(tree)[:30])
@@ -248,6 +271,17 @@ def test_rejects_resuming_from_a_hostile_checkpoint(
         assert main(command) == 2, name
         assert folder.name in capfd.readouterr().err
         assert (folder / name).read_bytes() == content  # nothing was removed or replaced
+
+
+def test_rejects_absurd_sizes_in_a_run_before_they_are_allocated(
+    trained: tuple[Path, list[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run, _ = trained
+    text = (run / "config.yaml").read_text()
+    assert "  channels: 4\n" in text
+    (run / "config.yaml").write_text(text.replace("  channels: 4\n", f"  channels: {HUGE}\n"))
+    assert main(["train", "--config", str(run), "--out", str(run / "again")]) == 2
+    assert "channels" in capfd.readouterr().err
 
 
 def test_a_valid_run_loads(run: Path) -> None:

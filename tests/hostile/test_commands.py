@@ -119,3 +119,22 @@ def test_comparison_names_hostile_files(corpus: Corpus, good: Path, velogan: Vel
     assert done.json["protocol"]["images"]["folder"] + len(refused) == len(corpus.expected)
     _check_outcome(corpus, refused=refused, read=set(corpus.expected) - set(refused))
     _has_no_control_characters(done)
+
+
+def test_training_reads_few_large_pictures_at_a_time(
+    makers: dict[str, Any], good: Path, velogan: Velogan, tmp_path: Path
+) -> None:
+    """Each of five decodes to 183 MiB: memory holds one for each thread, and few results."""
+    side, folder = 8000, tmp_path / "large"
+    folder.mkdir()
+    rows = side * (3 * side + 1)  # each row begins with the number of its filter
+    packed = makers["zlib_zeros"](-(-rows // 2**20) << 20)
+    for index in range(5):
+        (folder / f"{index}.png").write_bytes(makers["png"](side, side, packed))
+    flags = """--images 1 --image-size 32 --json --train.samples 0 --train.logger none --discriminator.channels 4
+        --generator.channels 4 --generator.blocks 1 --engine.threads 1 --engine.precision fp32
+        --engine.kernels plain --data.workers 2 --data.validation 0"""
+    argv = ["train", "cyclegan", "--data", folder, good, "--out", tmp_path / "run", *flags.split()]
+    done = velogan(*argv, max_mb=1300)
+    assert done.code == 0, done.err
+    assert "cannot be read" not in done.err

@@ -45,6 +45,7 @@ def _reads_or_rejects(data: bytes) -> None:
     assert picture.pixels.size
 
 
+WORDS = ["0", "1", "2", "9", "255", "256", "65535", "65536", "-1", "99999999", "#", "\n", "x"]
 FUZZ = settings(
     max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )  # fmt: skip
@@ -73,6 +74,15 @@ def test_reads_or_rejects_cut_and_joined_files(name: str, other: str, cut: float
 @given(kind=st.sampled_from([data[:12] for data in VALID.values()]), rest=st.binary(max_size=300))
 def test_reads_or_rejects_anything_after_a_valid_start(kind: bytes, rest: bytes) -> None:
     _reads_or_rejects(kind + rest)
+
+
+@FUZZ
+@given(
+    kind=st.sampled_from(["P1", "P2", "P3", "P4", "P5", "P6"]),
+    words=st.lists(st.sampled_from(WORDS), max_size=9),
+)
+def test_reads_or_rejects_any_ppm(kind: str, words: list[str]) -> None:
+    _reads_or_rejects(" ".join([kind, *words]).encode())
 
 
 @pytest.mark.parametrize("shape", [(60_000, 1), (1, 60_000), (3, 3), (1, 1)])

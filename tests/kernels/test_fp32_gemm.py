@@ -93,6 +93,12 @@ def test_results_do_not_depend_on_threads_or_neighbours(gemm: Fp32Gemm) -> None:
     assert all(torch.equal(a, b[1:]) for a, b in zip(alone[:2], single_thread))
 
 
+def test_bfloat16_uses_the_library(gemm: Fp32Gemm) -> None:
+    conv, x = nn.Conv2d(64, 64, 3, bias=False), _images(1, 64, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(WinogradTrainingConv(conv, gemm)(x), conv(x))
+
+
 def test_a_fused_generator_has_the_gradients_of_the_plain_one(gemm: Fp32Gemm, kernels: NormKernels) -> None:
     torch.manual_seed(0)  # where rounding moves a unit over the kink of its ReLU, gradients differ by a hundredth
     net = build_generator(GeneratorConfig(channels=32, blocks=2, init="kaiming"))

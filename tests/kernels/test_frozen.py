@@ -98,3 +98,9 @@ def test_mixing_uses_changed_weights(gemm: Bf16Gemm) -> None:
         assert all(0 < error < 0.01 for error in _errors(actual, exact))
         for number in range(3):
             mix.weight("across", number).mul_(2).add_(1)  # as a checkpoint would
+
+
+def test_networks_with_trained_weights_are_not_frozen(maps: FeatureMaps) -> None:
+    assert not fits_frozen(copy.deepcopy(maps).requires_grad_())
+    assert not fits_frozen(FeatureMaps(EfficientNetLite(None, variant="lite0")))
+    assert not fits_frozen(nn.Conv2d(3, 4, 1))

@@ -85,6 +85,19 @@ def test_the_last_convolution_stays_exact(folder: Path, monkeypatch: pytest.Monk
     assert not torch.equal(result, result.bfloat16().float())
 
 
+def test_without_a_compiler_the_plain_layers_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/absent")
+    net, x = _network(), torch.rand(1, 3, 16, 16)
+    with torch.inference_mode():
+        result = Accelerator(CPU, tmp_path)(net, rounded=False)(x)
+        torch.testing.assert_close(result, net(x), rtol=0, atol=1e-4)
+
+
+def test_precision_is_measured_even_without_gradients(tmp_path: Path) -> None:
+    with torch.inference_mode():
+        assert Accelerator(CPU, tmp_path).dtype(rounded=True) in (torch.float32, torch.bfloat16)
+
+
 class _Backwards(nn.Module):
     """Runs its layers in another order than they are registered, and reads the weights of one, undeclared."""
 

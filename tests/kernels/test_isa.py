@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from velogan.kernels import isa, native
-from velogan.kernels.isa import ISA_LEVELS, LEVEL_VARIABLE, build_all, supported_levels
+from velogan.kernels.isa import ISA_LEVELS, LEVEL_VARIABLE, build_all, find_prebuilt, supported_levels
 from velogan.kernels.norms import NormKernels
 
 FLAGS = {
@@ -45,6 +45,19 @@ def test_accepts_a_lower_level_and_rejects_others(cpu):
         cpu(FLAGS["x86-64-v3"], level)
         with pytest.raises(ValueError, match=f"VELOGAN_CPU_LEVEL='{level}': this CPU supports x86-64-v3; set"):
             supported_levels()
+
+
+def test_finds_the_best_prebuilt_library_that_runs_here(cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(isa, "HERE", tmp_path)
+    (tmp_path / "built").mkdir()
+    for name in ("norms-avx512-bf16", "norms-x86-64-v3", "winograd-avx512-bf16"):
+        (tmp_path / "built" / f"{name}.so").touch()
+    cpu(FLAGS["avx512-bf16"])
+    assert [file.stem for file in find_prebuilt("norms")] == ["norms-avx512-bf16", "norms-x86-64-v3"]
+    assert [file.stem for file in find_prebuilt("winograd")] == ["winograd-avx512-bf16"]
+    cpu(FLAGS["avx512-bf16"], "x86-64-v4")
+    assert [file.stem for file in find_prebuilt("norms")] == ["norms-x86-64-v3"]
+    assert not find_prebuilt("winograd")
 
 
 @pytest.mark.skipif("x86-64-v3" not in supported_levels(), reason="this CPU has no AVX2")

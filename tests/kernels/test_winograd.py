@@ -91,6 +91,17 @@ def test_gradients_are_as_exact_as_the_library_s(
         assert (actual - exact).norm() < 2 * (rough - exact).norm(), name
 
 
+def test_integers_are_exact(gemm: Bf16Gemm) -> None:
+    conv = _convolution(64, 64, bias=True).requires_grad_(False)
+    conv.weight.copy_(torch.randint(-1, 2, conv.weight.shape) * 4 * (torch.rand(64, 64, 1, 1) < 0.1))
+    conv.bias.copy_(torch.arange(64.0) % 4)  # pyright: ignore[reportOptionalMemberAccess]
+    x = torch.randint(0, 2, (1, 64, 9, 8)).float()
+    expected = conv(x)
+    assert expected.abs().max() < 256  # all of it fits into 8 bits
+    result = WinogradInferenceConv(conv, gemm)(x.bfloat16())
+    assert torch.equal(result.float(), expected)
+
+
 @pytest.mark.parametrize(("kernel", "dilation"), [(3, 1), (7, 1), (5, 2)])
 def test_results_do_not_depend_on_threads_or_neighbours(gemm: Bf16Gemm, kernel: int, dilation: int) -> None:
     conv, reach = _convolution(64, 128, kernel, dilation), (kernel - 1) * dilation
@@ -133,6 +144,21 @@ def test_transforms_weights_once_per_step(gemm: Bf16Gemm, monkeypatch: pytest.Mo
         torch.testing.assert_close(after.float(), conv(x.float()), rtol=0, atol=0.05 * float(after.float().std()))
     conv.load_state_dict(_convolution(64, 64).state_dict())
     assert torch.equal(fast(x), before)
+    with torch.no_grad():
+        fast(x)
+        torch._fused_sgd_(  # does not increase the version of the weights
+            [conv.weight],
+            [conv.weight.clone()],
+            [],
+            weight_decay=0.0,
+            momentum=0.0,
+            lr=1.0,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=True,
+        )
+        assert conv.weight.abs().max() == fast(x).abs().max() == 0
 
 
 @pytest.mark.parametrize(

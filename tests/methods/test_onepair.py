@@ -106,3 +106,20 @@ def test_rejects_networks_that_need_images():
         OnePair().check(replace(spec, discriminators=discriminators))
     with pytest.raises(ValueError, match=r"output=mask is for method=cyclegan"):
         OnePair().check(_spec(output="mask"))
+
+
+def test_the_encoder_does_not_learn_from_the_translator():
+    nets, batch = _by_hand()
+    objective = _objective(reconstruction=1e-12, scale=0.0)
+    phases = objective.phases()
+    assert [phase.name for phase in phases] == ["autoencoder", "translator", "discriminator"]
+    cache: dict[str, Tensor] = {}
+    for phase in phases[:-1]:
+        for role, net in nets.items():
+            net.requires_grad_(role in phase.trains)
+        out = phase.loss(nets, batch, cache)
+        out.loss.backward()
+        cache |= {name: value.detach() for name, value in out.cache.items()}
+    gradient = next(nets["E"].parameters()).grad
+    assert gradient is not None
+    assert abs(float(gradient)) < 1e-3

@@ -24,6 +24,14 @@ def _features(count: int, *, seed: int, shift: float = 0.0) -> Tensor:
     return torch.randn(count, 6, generator=torch.Generator().manual_seed(seed)) + shift
 
 
+def test_counts_are_draws_with_replacement() -> None:
+    counts = draw_counts(20, seed=0, resamples=500)
+    assert counts.sum(dim=1).tolist() == [20] * 500
+    assert torch.equal(counts, draw_counts(20, seed=0, resamples=500))
+    assert counts.var(dim=0).mean().item() == pytest.approx(1 - 1 / 20, rel=0.1)  # binomial, n of 1/n
+    assert not torch.equal(counts, draw_counts(20, seed=1, resamples=500))
+
+
 def test_an_image_drawn_twice_counts_twice_in_a_frechet_distance() -> None:
     x, y = _features(7, seed=0), _features(9, seed=1, shift=0.5)
     w, v = torch.tensor([2.0, 0, 1, 3, 0, 0, 1]).double(), torch.tensor([1.0, 1, 0, 2, 1, 1, 1, 2, 0]).double()

@@ -16,6 +16,7 @@ from velogan.metrics.labels import (
     find_label_colours,
     intersection_over_union,
     mean_iou,
+    nearest_labels,
 )
 
 COLOURS = np.array([[0, 0, 222], [0, 128, 255], [255, 80, 0], [192, 255, 63]], np.uint8)
@@ -87,6 +88,19 @@ def test_counts_pixels_by_class() -> None:
     assert intersection_over_union(confusions)[0, :2].tolist() == pytest.approx([1 / 2, 2 / 3])
     assert math.isnan(intersection_over_union(confusions)[0, 2].item())
     assert mean_iou(confusions).item() == pytest.approx((1 / 2 + 2 / 3) / 2)
+
+
+def test_pixels_get_the_nearest_colour() -> None:
+    labels = torch.tensor([[-1.0, -1.0], [1.0, 0.0]])
+    images = torch.tensor([[[[-0.9, 0.9]], [[-1.0, 0.2]]]])
+    nearest, distance = nearest_labels(images, labels)
+    assert nearest.tolist() == [[[0, 1]]]
+    assert distance.flatten().tolist() == pytest.approx([12.75, 25.5])
+
+
+def test_a_class_of_the_fake_alone_lowers_others_and_does_not_count_itself() -> None:
+    confusions = torch.tensor([[4.0, 0, 4], [0, 8, 0], [0, 0, 0]]).double()
+    assert mean_iou(confusions).item() == pytest.approx((4 / 8 + 8 / 8) / 2)
 
 
 @pytest.mark.shared

@@ -87,6 +87,13 @@ def test_ssim_equals_the_paper_s_formula(masked: bool) -> None:
         assert values[i].item() == pytest.approx(expected, abs=1e-10)
 
 
+def test_ssim_is_1_only_for_equal_images_and_psnr_is_symmetric() -> None:
+    x, y = _pair(5, side=32)
+    assert ssim(x, x).tolist() == pytest.approx([1.0, 1.0], abs=1e-12)
+    assert (ssim(x, y) < 0.99).all()
+    assert torch.equal(psnr(x, y), psnr(y, x))
+
+
 def test_structure_equals_the_paper_s_formula() -> None:
     x, y = (luminance(image) for image in _pair(3))
     values = structure(x, y)

@@ -130,3 +130,11 @@ def test_stages_compose_the_generator_and_its_autoencoder():
 def test_rejects_invalid_fields(fields: dict[str, Any], words: str):
     with pytest.raises(ValidationError, match=words):
         _generator(**fields)
+
+
+def test_a_dilated_convolution_reads_every_second_pixel():
+    net = build_operation("dilated5", Slot("r", 1, 1, True, "paper"))
+    images = torch.randn(1, 1, 16, 16).requires_grad_()
+    net(images)[0, 0, 8, 8].backward()
+    assert images.grad is not None
+    assert images.grad[0, 0].nonzero()[:, 0].unique().tolist() == [4, 6, 8, 10, 12]

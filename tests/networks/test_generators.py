@@ -98,3 +98,19 @@ def test_identity_initialisation_of_blocks():
     for wrong in ({"norm": "instance"}, {"network": "unet_128"}):
         with pytest.raises(ValueError, match=r"init=identity is for residual blocks without norms.*: set init=kaiming"):
             _build(**fields | wrong, init="identity")
+
+
+def test_the_receptive_field_of_an_encoding_is_13_pixels():
+    net = build_generator(GeneratorConfig(channels=2, blocks=1, norm="none"))
+    encoder = split(initialise(net, gain=0.5)).encoder
+    image = torch.randn(1, 3, 64, 64, requires_grad=True)
+    encoder(image)[0, :, 8, 8].sum().backward()
+    assert image.grad is not None
+    pixels = image.grad.abs().sum((0, 1)).nonzero()
+    assert (pixels.max(0).values - pixels.min(0).values + 1).tolist() == [13, 13]
+
+
+def test_a_residual_block_adds_its_input():
+    block = build_generator(GeneratorConfig(channels=1, blocks=1)).get_submodule("model.10")
+    images = torch.randn(1, 4, 8, 8)
+    assert torch.equal(block(images), images + block.get_submodule("conv_block")(images))

@@ -125,3 +125,20 @@ def test_features_get_means_of_thirds_of_the_channels(count: int, thirds: list[l
     net, images = build(channels=count).eval(), torch.rand(1, count, 32, 32)
     three = torch.stack([images[:, third].mean(1) for third in thirds], dim=1)
     assert torch.equal(net(images)[0], net(three)[0])
+
+
+def test_spectral_norms_of_heads_are_1() -> None:
+    net = build().train()
+    for _ in range(30):
+        net(torch.rand(1, 3, 32, 32))
+    for head in net.heads:
+        weight = head[0].weight  # pyright: ignore[reportIndexIssue]
+        assert torch.linalg.matrix_norm(weight.flatten(1), 2).item() == pytest.approx(1, abs=0.05)
+
+
+def test_the_output_of_a_layer_is_not_changed_by_the_next_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("velogan.networks.pretrained._BUILDERS", {})
+    conv = nn.Conv2d(3, 5, 3)
+    register_features("vgg", lambda: (nn.Sequential(conv, nn.ReLU(inplace=True)), ["0"]))
+    (features,) = frozen_features("vgg", torch.device("cpu")).maps(images := torch.rand(1, 3, 64, 64))
+    torch.testing.assert_close(features, conv(images))

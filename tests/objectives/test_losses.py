@@ -52,6 +52,20 @@ def test_weights_images(kind: GanLossName, real: bool):
     assert float(total) == pytest.approx(2 * (0.5 * first + 3 * second) / 2)
 
 
+def test_losses_of_heads_are_added():
+    heads = [LOGITS, LOGITS[:1]]
+    total = gan_loss(heads, real=False, kind="hinge")
+    assert float(total) == pytest.approx(_mean([3.0, 0.0, 1.5, 1.0]) + _mean([3.0, 0.0]))
+
+
+@pytest.mark.parametrize("kind", ["lsgan", "vanilla", "hinge"])
+def test_losses_of_bfloat16_logits_are_float32(kind: GanLossName):
+    logits = torch.full((3,), 300.0, dtype=torch.bfloat16)
+    loss = gan_loss(logits, real=False, kind=kind)
+    assert loss.dtype == torch.float32
+    assert loss.isfinite()
+
+
 def test_smoothing_lowers_the_target_of_real_images_only():
     assert float(gan_loss(LOGITS, real=True, kind="lsgan", smoothing=0.1)) == pytest.approx(
         _mean([1.1**2, 1.9**2, 0.4**2, 0.9**2])
@@ -99,6 +113,14 @@ def test_edge_loss_ignores_brightness_and_colour():
     assert edge_loss(source / 3, source).item() < 2 * same
     moved = edge_loss(source.roll(1, dims=-1), source).item()
     assert moved == pytest.approx(1 - 2 / math.pi, abs=0.05)  # with the mean |cos| of independent directions
+
+
+def test_edge_loss_ignores_edges_added_in_flat_regions():
+    source = torch.zeros(1, 3, 16, 16)
+    source[..., 8:] = 1
+    striped = source.clone()
+    striped[..., ::2, :6] = 0.5
+    assert edge_loss(striped, source).item() == pytest.approx(edge_loss(source, source).item(), abs=1e-4)
 
 
 def test_edge_loss_has_a_finite_gradient_without_edges():

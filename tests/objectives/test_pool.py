@@ -62,3 +62,42 @@ def test_a_batch_equals_its_images_in_sequence():
     assert torch.equal(together, alone)
     assert torch.equal(batch.images, single.images)
     assert not torch.equal(together, images)
+
+
+def test_swaps_half_the_time_uses_all_slots_equally_and_loses_nothing():
+    count, size = 6000, 5
+    pool, random = FakePool(size, SHAPE), torch.Generator().manual_seed(1)
+    returned, slots = set[float](), [0] * size
+    for number in range(count):
+        before = _stored(pool)
+        out = pool(_images(float(number)), torch.rand(2, 1, generator=random)).item()
+        returned.add(out)
+        if number >= size:
+            assert out == number or out in before
+            if out != number:
+                slots[before.index(out)] += 1
+                assert _stored(pool)[before.index(out)] == number  # the new image replaces it
+            else:
+                assert _stored(pool) == before
+    swapped = sum(slots)
+    assert abs(swapped / (count - size) - 0.5) < 0.02
+    assert all(abs(slot / swapped - 1 / size) < 0.03 for slot in slots)
+    assert returned | set(_stored(pool)) == set(map(float, range(count)))
+
+
+def test_size_0_returns_new_images():
+    pool, images = FakePool(0, SHAPE), _images(1.0, 2.0)
+    assert torch.equal(pool(images, torch.ones(2, 2)), images)
+
+
+def test_a_loaded_state_continues_and_stored_images_are_copies():
+    first, random = FakePool(2, SHAPE), torch.Generator().manual_seed(3)
+    images = _images(1.0, 2.0, 3.0)
+    first(images, torch.rand(2, 3, generator=random))
+    before = _stored(first)
+    images.fill_(9.0)
+    assert _stored(first) == before
+    second = FakePool(2, SHAPE)
+    second.load_state_dict(first.state_dict())
+    images, uniform = _images(4.0, 5.0, 6.0), torch.rand(2, 3, generator=random)
+    assert torch.equal(first(images, uniform), second(images, uniform))

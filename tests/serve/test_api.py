@@ -139,10 +139,13 @@ def _tiff_of_many_channels() -> bytes:
     ("name", "data", "status"),
     [
         ("truncated.png", png()[:200], 422),
+        ("flipped.png", png()[:60] + b"\0\0\0" + png()[63:], 422),
+        ("empty.png", b"", 422),
         ("bomb.png", _bomb(50_000), 413),
         ("deep.tif", _tiff_of_many_channels(), 422),
         ("large.png", png(size=(101, 100), value=0), 413),
         ("vector.png", b'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>', 422),
+        ("page.png", b"<!doctype html><script>alert(1)</script>", 422),
         ("heavy.png", bytes(60_000), 413),
     ],
     ids=lambda value: value[:12] if isinstance(value, str) else "",
@@ -158,6 +161,7 @@ def test_rejects_hostile_uploads_and_continues_to_serve(name: str, data: bytes, 
     [
         ("../../etc/passwd.png", "passwd.png"),
         ("..\\windows\\one.png", "one.png"),
+        ("/etc/one.png", "one.png"),
         ("right\u202egnp.exe", "rightgnp.png"),
         ("n" * 300 + ".png", "n" * 251 + ".png"),
         ("..", "...png"),
@@ -180,13 +184,17 @@ def _form(name: str, data: bytes) -> bytes:
 @pytest.mark.parametrize(
     "sent",
     [
+        {"json": {"picture": "x"}},
+        {"data": {"picture": "words"}},
         {"files": {"direction": (None, "a2b")}},
+        {"files": {"picture": (None, "words")}},
         {"files": {"picture": ("a.png", png())}, "data": {"direction": "up"}},
         {"files": {"picture": ("a.png", png())}, "data": {"colour": "red"}},
         {"content": _form("a.png", png())[:90], "headers": FORM},
         {"content": b"nonsense", "headers": FORM},
+        {"content": b"", "headers": {"content-type": "multipart/form-data"}},
     ],
-    ids=range(5),
+    ids=range(9),
 )
 def test_rejects_other_forms(sent: dict[str, Any], server: Served):
     response = server.client.post("/api/translate", **sent)
