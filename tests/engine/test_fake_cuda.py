@@ -180,25 +180,27 @@ def _config(recipe: str, **sections: Any) -> Config:
     return tiny.model_copy(update={"engine": resolve_engine(tiny)[0]})
 
 
-def _loader(config: Config) -> PairLoader:
+def _loader(config: Config, dtype: type[np.generic]) -> PairLoader:
     """Pictures that lie on the device."""
-    pictures = [np.zeros((SIDE + 4, SIDE + 4, 3), np.uint8)] * 4
+    pictures = [np.zeros((SIDE + 4, SIDE + 4, 3), dtype)] * 4
     a, b = (domain_in_memory(pictures) for _ in "AB")
     loader = PairLoader(a, b, config.data, seed=0, device=CUDA)
     assert all(images is not None and images.device == CUDA for images in loader.gpu_images.values())
     return loader
 
 
-def _train(config: Config) -> None:
-    """Take two steps, the second a replay, with the hooks that follow steps."""
+def _train(
+    config: Config, *, spoil: Callable[[Batch], Any] = lambda batch: None, dtype: type[np.generic] = np.uint8
+) -> None:
+    """Take two steps, the second a replay, with the hooks that follow steps. `spoil` changes each batch within them."""
     assert config.engine.captures
     assert config.engine.precision in ("bf16", "fp16")
-    loader = _loader(config)
+    loader = _loader(config, dtype)
 
     def prepare(gathered: Batch) -> Batch:
         batch = loader.preprocess_on_device(gathered)
         assert (batch["A"].device, batch["A"].dtype, batch["A"].shape) == (CUDA, torch.float32, (2, 3, SIDE, SIDE))
-        return batch
+        return spoil(batch) or batch
 
     step, objective, nets = build_step(config, shape=(SIDE, SIDE), prepare=lambda split: prepare)
     hooks = [Stats(), ema := EMA(nets, half_life=1000, rampup=0.05)]
@@ -239,9 +241,36 @@ def test_the_default_step_stays_on_the_device(case: str, fake_cuda: FakeTensorMo
     assert torch.backends.cudnn.benchmark
 
 
-def test_detects_copies_to_the_host(fake_cuda: FakeTensorMode):
-    with pytest.raises(AssertionError, match="between cpu and cuda:0"), _Watch():
-        torch.ones(2, device=CUDA).to("cpu", non_blocking=True)
+def test_images_of_16_bits_are_cropped_on_the_device(fake_cuda: FakeTensorMode):
+    _train(_config("onepair"), dtype=np.uint16)
+
+
+FAULTS: dict[str, tuple[Callable[[Batch], Any], str]] = {
+    "a number for the host": (lambda batch: batch["A"].mean().item() and None, "_local_scalar_dense"),
+    "a choice by value": (lambda batch: {} if batch["A"].mean() > 0 else None, "_local_scalar_dense"),
+    "a shape by value": (lambda batch: {"A": batch["A"][batch["A"] > 0]}, "nonzero"),
+    "a copy to the host": (lambda batch: batch["A"].cpu() and None, "_to_copy.* between cpu and cuda:0"),
+    "a copy from the host": (
+        lambda batch: batch | {"A": batch["A"] + torch.ones(3, 1, 1).to(CUDA)},
+        "_to_copy.* between cpu and cuda:0",
+    ),
+    "a copy that does not wait": (
+        lambda batch: batch["A"].to("cpu", non_blocking=True) and None,
+        "_to_copy.* between cpu and cuda:0",
+    ),
+    "a number of the host": (lambda batch: batch | {"A": batch["A"] * torch.ones(())}, "mul.* between cpu and cuda:0"),
+    "a tensor of the host": (
+        lambda batch: batch | {"A": batch["A"] + torch.ones(3, 1, 1)},
+        "two different devices cuda:0, cpu",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_detects_steps_that_leave_the_device(fault: str, fake_cuda: FakeTensorMode):
+    spoil, message = FAULTS[fault]
+    with pytest.raises((AssertionError, RuntimeError), match=message):
+        _train(_config("cyclegan"), spoil=spoil)
 
 
 @pytest.mark.parametrize("recipe", ["cyclegan", "onepair-plus"])

@@ -69,6 +69,8 @@ def _are_equal(first: list[Tensor], second: list[Tensor]) -> bool:
     ("role", "fault", "names"),
     [
         ("G", "value", ALL_NAMES),
+        ("D", "value", ALL_NAMES),
+        ("G", "large", ["square", "total", "gradients"]),
         ("D", "gradient", ["gradients"]),
     ],
 )

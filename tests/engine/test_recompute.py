@@ -21,6 +21,10 @@ CASES: dict[str, dict[str, Any]] = {
     "native": {"engine": NATIVE},
     "winograd": {"engine": {"kernels": "winograd", "precision": "bf16"}, "generator": {"channels": 16}},
     "plain, dropout": {"engine": PLAIN, "generator": {"dropout": True}},
+    "native, dropout": {"engine": NATIVE, "generator": {"dropout": True}},
+    "plain blocks": {"engine": NATIVE, "generator": {"decoder": "resize", "padding": "reflect"}},
+    "reference": {"engine": {"kernels": "plain", "precision": "fp32"}},
+    "unet, plain": {"engine": PLAIN, "generator": {"network": "unet_128"}, "data": {"crop_size": 128}},
     "mask": {"engine": NATIVE, "generator": {"output": "mask"}},
     "unet": {"engine": NATIVE, "generator": {"network": "unet_128", "dropout": True}, "data": {"crop_size": 128}},
     "one pair": {

@@ -123,6 +123,19 @@ def test_generator_loss_by_its_definition(output: str, batched: bool, tiny_confi
     assert torch.equal(out.cache["fake_b"], objective.translate(nets, objective.directions[0], batch["A"])) or batched
 
 
+def test_heads_and_both_parts_learn_from_the_contrast_alone(tiny_config: Callable[..., Config]):
+    config = _config(tiny_config, direction="both")
+    objective, nets = _objective(config), _nets(config)
+    terms = objective.generator_loss(nets, _batch(objective), {}).logged
+    (terms["contrast_a"] + terms["identity_b"]).backward()
+    for name in ("E_A", "R_A", "H_A", "E_B", "R_B", "H_B"):
+        for weight, value in nets[name].named_parameters():
+            has_gradient = value.grad is not None and bool(value.grad.abs().sum() > 0)
+            before_norm = weight.endswith("bias") and not name.startswith("H")  # the norm cancels it
+            assert has_gradient or before_norm, (name, weight)
+    assert all(value.grad is None for value in nets["D_A"].parameters())
+
+
 def test_bf16_and_the_native_kernels_are_near_float32(tiny_config: Callable[..., Config]):
     rows = []
     for engine in ({"mode": "reference"}, {"precision": "bf16"}):

@@ -180,6 +180,11 @@ def test_a_killed_process_of_ray_is_a_lost_node(tiny, tmp_path: Path, monkeypatc
     assert_same(tmp_path / "lost", tmp_path / "whole")
 
 
+def test_rejects_exchanges_elsewhere_than_in_the_train_command(tiny, tmp_path: Path):
+    with Display(quiet=True) as display, pytest.raises(ValueError, match="supported by `velogan train` only"):
+        run.train(tiny(every="1 epoch"), tmp_path / "run", display=display, origin={})
+
+
 def test_the_flag_sets_an_exchange_every_five_steps(capsys: pytest.CaptureFixture[str]):
     def every(*words: str) -> str | None:
         command = Train.parse(["onepair", "--data", "d", *words], prog="velogan train", description="")

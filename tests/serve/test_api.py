@@ -66,6 +66,14 @@ def test_returns_an_uncertainty_map_or_the_reason_why_there_is_none():
         assert "no reverse generator for b2a" in _check_error(answer, 400)
 
 
+def test_a_picture_in_tiles_has_no_uncertainty_map_and_says_why():
+    with served(with_uncertainty=("a2b",), tile=32) as server:
+        result = server.translate(png(size=(48, 48), value=90), uncertainty="true").json()
+    assert result["picture"]
+    assert result["uncertainty"] is None
+    assert result["uncertainty_error"]
+
+
 UNWRITABLE = ("animated.gif",)
 
 

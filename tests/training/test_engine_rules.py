@@ -12,6 +12,7 @@ from velogan.engine.processes import available_cores
 from velogan.kernels import precision
 from velogan.training import engine_rules
 from velogan.training.engine_rules import MODES, EngineRequirements, resolve_auto
+from velogan.training.engine_settings import unsupported_reason
 
 KERNELS: Any = object()
 
@@ -129,7 +130,11 @@ CAPTURED = [
         *CAPTURED,
         ({"mode": "graph", "checkpoint_activations": "on"}, {"dropout": True}, "engine.mode=graph"),
         ({"mode": "streams"}, {"norm": "batch"}, "engine.mode=streams"),
+        ({"checkpoint_activations": "on"}, {"norm": "batch"}, "engine.checkpoint_activations=on"),
         ({"checkpoint_activations": "on", "compile": "on"}, {}, "engine.compile=on"),
+        ({"kernels": "winograd"}, {}, "engine.kernels=winograd"),
+        ({"kernels": "native", "compile": "on"}, {}, "engine.kernels=native"),
+        ({"kernels": "native", "precision": "fp16"}, {}, "engine.kernels=native"),
         ({"device": "mps"}, {"processes": 2}, "engine.device=mps"),
         ({"device": "cpu"}, {"processes": 2, "norm": "sync_batch"}, "norm=sync_batch"),
     ],
@@ -148,3 +153,21 @@ def test_winograd_is_taken_where_it_measured_faster_in_that_precision(gain: floa
     chosen, decisions = _resolve(config, gemm_speedup=lambda kind: gain if kind == precision else 9.0)
     assert chosen.kernels == choice
     assert (f"{precision} convolutions measured {gain:.1f}x" in decisions["kernels"].reason) == (choice == "winograd")
+
+
+def test_resolved_settings_stay_when_resolved_again(monkeypatch: pytest.MonkeyPatch):
+    chosen, _ = _resolve(EngineConfig(device="cpu"))
+    monkeypatch.setattr(precision, "bf16_speedup", lambda: pytest.fail("measured again"))
+    again, decisions = _resolve(chosen, kernels=None)
+    assert again == chosen
+    assert {decision.reason for decision in decisions.values()} == {"requested"}
+
+
+def test_float16_on_a_cpu_uses_the_plain_layers():
+    assert _resolve(EngineConfig(device="cpu", precision="fp16"))[0].kernels == "plain"
+
+
+def test_bf16_that_a_gpu_emulates_is_not_supported(gpu: EngineConfig, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    chosen = gpu.model_copy(update={"mode": "graph", "kernels": "plain", "compile": "off"})
+    assert unsupported_reason(chosen) == "this GPU has no bf16"

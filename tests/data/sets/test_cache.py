@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -146,3 +147,11 @@ def test_reports_and_replaces_damaged_entries(make_folder, damage: str) -> None:
     assert "again" in again.note
     assert np.array_equal(all_images(again), before)
     assert open_domain(folder, CONFIG, test=False).note == ""
+
+
+def test_several_builders_at_once_leave_one_entry(make_folder) -> None:
+    folder = folder_of(make_folder("a", count=12))
+    with ThreadPoolExecutor(4) as pool:
+        domains = list(pool.map(lambda _: open_domain(folder, CONFIG, test=False), range(4)))
+    assert all(np.array_equal(all_images(domain), all_images(domains[0])) for domain in domains)
+    assert len(entries()) == 1
