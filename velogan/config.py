@@ -372,7 +372,9 @@ def differences(requested: Config, saved: Config) -> dict[str, tuple[Any, Any]]:
         if values[0] != values[1] and not (may_be_automatic and values[0] in ("auto", None)):
             result[name] = values
     if "method.kind" in result:  # methods of different kinds have different fields
-        result = {name: pair for name, pair in result.items() if name == "method.kind" or name[:7] != "method."}
+        result = {
+            name: pair for name, pair in result.items() if name == "method.kind" or not name.startswith("method.")
+        }
     return result
 
 

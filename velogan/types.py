@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 Image = Tensor
@@ -25,6 +26,11 @@ Progress = Callable[[int, int], None]
 
 Direction = Literal["a2b", "b2a"]
 """Translation direction."""
+
+
+def without_autocast(x: Tensor) -> torch.autocast:
+    """Return a context without autocast on the device of `x`; tensors on the meta device count as the CPU's."""
+    return torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False)
 
 
 def domains_of(direction: Direction) -> tuple[Letter, Letter]:

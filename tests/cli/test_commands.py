@@ -145,6 +145,16 @@ def test_rejects_bad_input_by_one_message(
     assert {path.name for path in tmp_path.iterdir()} == {"file", "-file", "d", "run"}, "something was written"
 
 
+@pytest.mark.parametrize("argv", ["train --trial 3", "translate a b c --preset x", "evaluate a --gpu-id 0"])
+def test_suggests_only_flags_of_the_command(argv: str, capsys: pytest.CaptureFixture[str]):
+    assert "did you mean" not in _rejected(capsys, *argv.split())
+    assert "without a flag" not in _rejected(capsys, *argv.split())
+
+
+def test_help_names_a_default_of_0(capsys: pytest.CaptureFixture[str]):
+    assert "Default: 0." in " ".join(_help(capsys, "data render --help"))
+
+
 @pytest.mark.parametrize("words", [(), *COMMANDS], ids=" ".join)
 def test_help_of_every_command(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]):
     text = " ".join(_help(capsys, " ".join([*words, "--help"])))

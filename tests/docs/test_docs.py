@@ -61,7 +61,7 @@ def commands(document: str) -> list[str]:
 def tiny(line: str) -> list[str]:
     """The command's words with minutes of training turned into images, and counts and sides of pictures made small.
 
-    Only the run that is flags for its best checkpoint scores held-out pictures, which takes seconds.
+    Only the run that is asked for its best checkpoint scores held-out pictures, which takes seconds.
     """
     line = re.sub(r"--minutes (\d+)0", r"--images \1", line)
     line = re.sub(r"--(images|count) (\d)\d+", r"--\1 \2", line)

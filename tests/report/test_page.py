@@ -34,7 +34,7 @@ def test_describes_the_run_and_its_result(make_run: MakeRun, tmp_path: Path) -> 
     assert page.source == out.read_text()
     for part in (
         "Apples become oranges",
-        "Apples to oranges: better by Object PSNR (21.3 dB, unchanged input 12.2 dB); more like their own input than",
+        "Apples to oranges: better by Object PSNR (21.3 dB, unchanged input 12.2 dB); whether they depend on",
         "1,000 images seen",
         "500 apples and 500 oranges",
         "2.3x as fast here",

@@ -14,7 +14,7 @@ import pytest
 from velogan.store.checkpoint import list_checkpoints
 from velogan.sweep.plan import SweepPlan
 from velogan.sweep.scheduling import require_tune
-from velogan.sweep.sweep import StatusLog, sweep
+from velogan.sweep.sweep import StatusLog, check_plan, sweep
 from velogan.sweep.trial import run_folder
 
 pytestmark = [
@@ -35,7 +35,9 @@ def cluster() -> Iterator[Any]:
 
 
 def run(cluster: Any, plan: SweepPlan, out: Path, parallel: int, log: StatusLog) -> dict[str, str]:
-    result = sweep(plan, out, command="velogan sweep", log=log, parallel=parallel, address=cluster.address)
+    result = sweep(
+        plan, out, check_plan(plan, out), command="velogan sweep", log=log, parallel=parallel, address=cluster.address
+    )
     return {trial["name"]: trial["status"] for trial in result["trials"]}
 
 

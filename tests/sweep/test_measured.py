@@ -13,15 +13,14 @@ import torch
 from velogan.evaluation.metric import RESAMPLED_SUFFIX
 from velogan.evaluation.validation import FEATURE_SCORE, IDENTITY_SCORE, SCORE
 from velogan.kernels.inference import Accelerator
-from velogan.sweep import sweep as module
 from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.sweep import (
     StatusLog,
     add_test_scores,
+    check_plan,
     rank_settings,
     read_rows,
     summarize,
-    sweep,
     unchanged_input_score,
 )
 from velogan.sweep.trial import TrialState, read_resampled_scores, read_scores, read_state, run_folder, run_trial
@@ -114,8 +113,7 @@ def test_rejects_a_metric_that_the_images_do_not_allow(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "ray_session", None)
     base = {"cyclegan": tiny_plan().bases["cyclegan"].change(data=data)}
     with pytest.raises(ValueError, match=message):
-        sweep(tiny_plan(metric=metric, bases=base), tmp_path, command="velogan sweep", log=StatusLog(quiet=True))
+        check_plan(tiny_plan(metric=metric, bases=base), tmp_path)
     assert not (tmp_path / "trials").exists()

@@ -19,7 +19,7 @@ from velogan.sweep import sweep as module
 from velogan.sweep.dimensions import parse_dimension
 from velogan.sweep.plan import SweepPlan
 from velogan.sweep.scheduling import divide_resources
-from velogan.sweep.sweep import StatusLog, sweep
+from velogan.sweep.sweep import StatusLog, check_plan, sweep
 from velogan.sweep.trial import log_file, run_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore:::ray")
@@ -33,7 +33,9 @@ def ray() -> Iterator[None]:
 
 
 def run(plan: SweepPlan, out: Path, *, parallel: int | None = None) -> dict[str, Any]:
-    return sweep(plan, out, command="velogan sweep", log=StatusLog(quiet=True), parallel=parallel)
+    return sweep(
+        plan, out, check_plan(plan, out), command="velogan sweep", log=StatusLog(quiet=True), parallel=parallel
+    )
 
 
 def statuses(result: dict[str, Any]) -> dict[str, str]:
@@ -116,6 +118,19 @@ def test_rejects_a_folder_of_other_trials(
     monkeypatch.setattr(module, "ray_session", None)
     with pytest.raises(ValueError, match=message):
         run(tiny_plan(), tmp_path)
+
+
+def test_rejects_another_metric_for_scored_trials(tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
+    for trial in tiny_plan().known_trials():
+        folder = run_folder(tmp_path, trial.name)
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(to_yaml(trial.config))
+        (folder / "stats.jsonl").write_text('{"images": 2, "validation/distance": 0.5}\n')
+    check_plan(tiny_plan(), tmp_path)
+    with pytest.raises(
+        ValueError, match=r"--metric validation/structure: .* was scored by another metric: choose a new --out"
+    ):
+        check_plan(tiny_plan(metric="structure"), tmp_path)
 
 
 def test_rejects_a_folder_in_use(tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:

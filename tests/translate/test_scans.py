@@ -294,6 +294,17 @@ def test_padding_is_as_dark_as_the_darkest_pixel(tmp_path: Path, kind: str, padd
     assert (read_scan(_dicom(file, stored, **padding)).picture(0).pixels == -1024).all()  # nothing but padding
 
 
+@pytest.mark.parametrize("reversed_by", [{"PhotometricInterpretation": "MONOCHROME1"}, {"RescaleSlope": -2}])
+def test_padding_is_dark_if_lower_stored_values_are_brighter(tmp_path: Path, reversed_by: dict) -> None:
+    stored = np.linspace(360, 720, 120).astype(np.uint16).reshape(12, 10)
+    stored[0, 0] = 0
+    tags = {"PixelPaddingValue": 0, "PixelPaddingRangeLimit": None, "RescaleIntercept": 0, **reversed_by}
+    pixels = read_scan(_dicom(tmp_path / "a.dcm", stored, **tags)).picture(0).pixels
+    assert pixels[0, 0] == pixels.min() == pixels[-1, -1]
+    darkest = read_scan(_dicom(tmp_path / "b.dcm", stored * 0, **tags)).picture(0).pixels  # nothing but padding
+    assert darkest.max() <= pixels.min()
+
+
 def test_an_empty_slope_is_1(tmp_path: Path) -> None:
     stored = _stored()
     file = _dicom(tmp_path / "a.dcm", stored, RescaleSlope=None, RescaleIntercept=None)

@@ -116,7 +116,7 @@ def show_help(arguments: Iterable[Argument], *, prog: str, description: str) -> 
         argument = next(item for item in hint.__metadata__ if hasattr(item, "help"))
         metavar = argument.metavar or _metavar(name, hint.__origin__)
         text = (argument.help or "").replace("%", "%%")
-        if default not in (dataclasses.MISSING, None, False, "", ()) and "Default:" not in text:
+        if default is not False and default not in (dataclasses.MISSING, None, "", ()) and "Default:" not in text:
             text += f" Default: {' '.join(map(str, default)) if isinstance(default, tuple) else default}."
         elif default is dataclasses.MISSING and "Positional" not in str(hint):
             text += " Required."

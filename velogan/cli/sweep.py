@@ -99,7 +99,7 @@ class Sweep(ConfigFlags):
         if self.out is None:
             raise ValueError("--out is missing: give the folder for the sweep")
         log, command = StatusLog(quiet=self.json), shlex.join(["velogan", *argv])
-        result = sweep(plan, self.out, command=command, log=log, parallel=self.parallel, address=self.address)
+        result = sweep(plan, self.out, trials, command=command, log=log, parallel=self.parallel, address=self.address)
         has_failed = any(trial["status"] == "failed" for trial in result["trials"])
         if not self.json:
             print(f"best: {result['best'] or 'none'}; report: {result['page']}")

@@ -113,10 +113,7 @@ class Translate(Flags):
         from velogan.translate.options import TranslateOptions
 
         if self.workers is not None:
-            unsupported = {
-                "--uncertainty": self.uncertainty,
-                "--smooth": self.smooth,
-            }
+            unsupported = {"--uncertainty": self.uncertainty, "--smooth": self.smooth}
             for flag, is_set in unsupported.items():
                 if is_set:
                     raise ValueError(f"{flag} cannot be combined with --workers {self.workers}: remove one of them")
@@ -132,12 +129,7 @@ class Translate(Flags):
                 model,
                 self.input,
                 self.output,
-                TranslateOptions(
-                    overwrite=self.overwrite,
-                    format=self.format,
-                    tile=self.tile,
-                    smooth=self.smooth,
-                ),
+                TranslateOptions(overwrite=self.overwrite, format=self.format, tile=self.tile, smooth=self.smooth),
                 progress=display.task("translating"),
             )
             output = self.output
@@ -172,11 +164,7 @@ def _prepare_uncertainty(command: Translate, model: Translator) -> tuple[Uncerta
 def _map_record(uncertainty_map: MapResult) -> dict[str, Any]:
     if uncertainty_map.uncertainty is None:
         return {"name": uncertainty_map.name, "reason": uncertainty_map.reason}
-    return {
-        "name": uncertainty_map.name,
-        "map": str(uncertainty_map.file),
-        **uncertainty_map.uncertainty.summary,
-    }
+    return {"name": uncertainty_map.name, "map": str(uncertainty_map.file), **uncertainty_map.uncertainty.summary}
 
 
 def _translate_at_scale(command: Translate, workers: int) -> Outcome:
@@ -242,9 +230,7 @@ def _print_summary(display: Display, summary: Summary, output: Path) -> None:
         display.print_line(f"{name}{more} saved as {suffix}, which can represent the result")
     if summary.stale:
         more = f" and {len(summary.stale) - 3} more" if len(summary.stale) > 3 else ""
-        display.print_line(
-            f"{', '.join(summary.stale[:3])}{more}: translated by an earlier checkpoint; --overwrite replaces them"
-        )
+        display.print_line(f"{', '.join(summary.stale[:3])}{more}: older than the weights; --overwrite replaces them")
     counts = f"{summary.translated} translated, {summary.skipped} already exist, {len(summary.failed)} failed"
     display.print_line(f"{counts}: {'in ' if output.is_dir() else ''}{output}")
 

@@ -53,12 +53,14 @@ CONFIG_FIELDS = {
 }
 """The fields of a configuration by section."""
 
-_CONFIG_COMMANDS = ("train", "search", "sweep", "profile")
-_OTHER_FLAGS = (
-    "address cells config data device discriminator_b dry_run epochs generator_b genotype help help_all hidden "
-    "image_size images inner json match_size method metric minutes modules out parallel search seed seeds size "
-    "sizes_only space start steps stop_early trials vary"
-)
+_COMMON = "config data device discriminator_b generator_b help help_all image_size json method out seed size "
+_FLAGS = {
+    "train": _COMMON + "address dry_run epochs genotype hidden images match_size minutes modules sizes_only start",
+    "search": _COMMON + "cells dry_run epochs hidden images inner minutes space",
+    "sweep": _COMMON + "address dry_run images metric minutes parallel search seeds stop_early trials vary",
+    "profile": _COMMON + "steps",
+}
+"""The other flags of the commands that have the flags of a configuration."""
 
 
 def name_as_typed(text: str, argv: Sequence[str]) -> str:
@@ -71,10 +73,10 @@ def name_as_typed(text: str, argv: Sequence[str]) -> str:
 
 
 def check_config_flags(argv: Sequence[str]) -> None:
-    """Raise ValueError if a command with configuration flags gets a flag that none of these commands has."""
-    if argv[0] in _CONFIG_COMMANDS:
+    """Raise ValueError if a command with the flags of a configuration gets an unknown flag."""
+    if argv[0] in _FLAGS:
         names = [f"{section}.{field}" for section, fields in CONFIG_FIELDS.items() for field in fields.split()]
-        check_flags(argv, [f"--{name.replace('_', '-')}" for name in [*_OTHER_FLAGS.split(), *names]])
+        check_flags(argv, [f"--{name.replace('_', '-')}" for name in [*_FLAGS[argv[0]].split(), *names]])
 
 
 def check_flags(argv: Sequence[str], known: Sequence[str]) -> None:
@@ -94,7 +96,8 @@ def explain_unknown_flag(flag: str, flags: Iterable[str]) -> str:
         for key in {full_name, full_name.rpartition(".")[2]}:
             by_name.setdefault(key, []).append(known)
     hint = HINTS.get(name, "")
-    if hint and (not hint.startswith("-") or hint.split()[0].lstrip("-") in by_name):
+    needed = hint.split()[0].lstrip("-") if hint.startswith("-") else "size"  # commands with presets have --size
+    if hint and needed in by_name:
         suggestion = f"; use {hint}"
     else:
         near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.65)

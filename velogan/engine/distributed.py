@@ -214,8 +214,9 @@ def _join(device: str, *, process_timeout: float) -> DistributedContext:
         store = _launch_store(store, rank, world_size)
         backend = "cpu:gloo,cuda:nccl" if uses_cuda else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_COLLECTIVE_TIMEOUT)
-        locations: list[Any] = [None] * world_size
-        dist.all_gather_object(locations, f"{socket.gethostname()}, process {os.getpid()}")
+        # by the store, which times out: no heartbeat watches the ranks yet
+        store.set(f"location/{rank}", f"{socket.gethostname()}, process {os.getpid()}")
+        locations = [store.get(f"location/{other}").decode() for other in range(world_size)]
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise ConnectionError(f"rank {rank} of {world_size} cannot reach the others at {address}: {reason}") from error

@@ -42,15 +42,7 @@ class Heartbeat:
     address: that of the rendezvous, for messages
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        rank: int,
-        locations: Sequence[str],
-        address: str,
-        process_timeout: float,
-    ):
+    def __init__(self, store: Store, *, rank: int, locations: Sequence[str], address: str, process_timeout: float):
         self.rank, self.locations = rank, locations
         self.address, self.process_timeout = address, process_timeout
         # a call that hangs blocks only its own connection

@@ -204,7 +204,7 @@ class Trainer:
 
     def _add_uniform_numbers(self, batches: Batches) -> Batches:
         """Seed the step; return its batches with uniform random numbers, and swapped halves after `swap_halves_at`."""
-        if self.progress >= self._swap_halves_at:
+        if self.progress >= self._swap_halves_at and HALVES[0] in batches:  # else nodes have the batches
             first, second = HALVES
             batches = {first: batches[second], second: batches[first]}
         torch.manual_seed(step_seed(self.seed, self.images))

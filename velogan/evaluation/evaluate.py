@@ -17,14 +17,7 @@ from velogan.config import Config, read_config
 from velogan.data.sets.check import find_leaks
 from velogan.data.sets.pair import Task
 from velogan.data.sets.sources import ImageSource, Sources, cache_directory, find_sources
-from velogan.evaluation.features import (
-    JUDGE,
-    FeatureNetwork,
-    Judge,
-    fetch_inception,
-    load_inception,
-    load_lite,
-)
+from velogan.evaluation.features import JUDGE, FeatureNetwork, Judge, fetch_inception, load_inception, load_lite
 from velogan.evaluation.images import DomainImages, scoring_split
 from velogan.evaluation.scoring import Scorer, no_progress
 from velogan.files import __version__, did_you_mean, sha256, write_text

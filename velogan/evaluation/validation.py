@@ -19,17 +19,8 @@ from velogan.methods.base import InferenceGenerators
 from velogan.metrics.failures import failure_signs
 from velogan.metrics.sliced import feature_map_distance, sliced_wasserstein
 from velogan.networks.pretrained import LITE_SHA256, find_lite, frozen_features, to_three_channels
+from velogan.report.scores import FEATURE_SCORE, IDENTITY_SCORE, SCORE
 from velogan.types import Direction
-
-SCORE = "validation/distance"
-"""Name, in the log and in best.json, of the score that chooses the best checkpoint; lower is better."""
-
-FEATURE_SCORE = "validation/feature_distance"
-"""The score that chooses if discriminators use a pretrained network's features; lower is better, not comparable with
-`SCORE`."""
-
-IDENTITY_SCORE = "validation/unchanged_input"
-"""The score that chooses, of the unchanged inputs in place of translations; `_a2b` or `_b2a` may follow."""
 
 _FEATURE_BATCH_SIZE = 8
 
@@ -43,8 +34,8 @@ class Validation:
     feature maps come from a network that no discriminator uses, if one is installed. Both scores compare sets of
     images and do not measure how much of an image's content a translation keeps, since any weight between the two
     would be arbitrary.
-    Reconstructions of an autoencoder that is trained alone are compared with their own domain. The mean absolute error
-    of the cycle or of the reconstruction is logged as well, and signs of failure (`metrics.failures`).
+    The mean absolute error of the cycle or of the reconstruction is logged as well, and signs of failure
+    (`metrics.failures`).
     `description` says which images are scored; it is empty if there are none, and `disabled_reason` says why.
     """
 

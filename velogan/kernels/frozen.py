@@ -280,7 +280,8 @@ class _Maps(torch.autograd.Function):
         g: Tensor | None = None
         for number, block in reversed(list(enumerate(network.blocks))):
             filtered, expanded = saved.pop(), saved.pop()
-            g = _add_gradients(g, map_gradients.get(number))
+            if (extra := map_gradients.get(number)) is not None:
+                g = extra if g is None else g + extra
             if g is None:  # no map after this block has a gradient
                 continue
             inner = block.project.input_gradient(g, relu6_input=filtered)
@@ -319,7 +320,3 @@ class _Mix(torch.autograd.Function):
                 g = ctx.down[number - 1].input_gradient(below, accumulate=to_channels_last(grads[number]))
             gradients.append(point.input_gradient(g))
         return None, None, *gradients
-
-
-def _add_gradients(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    return second if first is None else first if second is None else first + second

@@ -48,12 +48,14 @@ def measure_speedup(plain: Callable[[], object], other: Callable[[], object]) ->
     seconds = {plain: float("inf"), other: float("inf")}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for number in range(13):  # the first calls prepare weights and memory
-        if number == 3 and seconds[other] > 2 * seconds[plain]:
-            break
-        for run in seconds:
-            start = time.thread_time()
-            run()
-            seconds[run] = min(seconds[run], time.thread_time() - start)
-    torch.set_num_threads(threads)
+    try:
+        for number in range(13):  # the first calls prepare weights and memory
+            if number == 3 and seconds[other] > 2 * seconds[plain]:
+                break
+            for run in seconds:
+                start = time.thread_time()
+                run()
+                seconds[run] = min(seconds[run], time.thread_time() - start)
+    finally:
+        torch.set_num_threads(threads)
     return seconds[plain] / seconds[other]

@@ -139,13 +139,12 @@ class Method(BaseModel):
         return {direction: generator_header(spec, direction) for direction in self.directions}
 
 
-def generator_header(spec: Spec, direction: Direction, **changes: Any) -> dict[str, Any]:
-    """Return the header of a generator of `spec`, with `changes` of its configuration."""
+def generator_header(spec: Spec, direction: Direction) -> dict[str, Any]:
+    """Return the header of a generator of `spec`."""
     source, target = domains_of(direction)
-    config = spec.generators[direction].model_copy(update=changes)
     return {
         "network": "generator",
-        "config": config.model_dump(mode="json"),
+        "config": spec.generators[direction].model_dump(mode="json"),
         "in_channels": spec.channels[source],
         "out_channels": spec.channels[target],
     }

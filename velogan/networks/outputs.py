@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from velogan.types import ForwardKind
+from velogan.types import ForwardKind, without_autocast
 
 FULL_REPLACE_AT = 0.3
 """Mean change over channels, of values in [-1, 1], from which `apply_change` keeps no detail of the input."""
@@ -109,7 +109,7 @@ def guided_filter(mask: Tensor, guide: Tensor) -> Tensor:
     et al. 2018).
     """
     rows, columns = _box_mean_matrix(guide.shape[2], guide.device), _box_mean_matrix(guide.shape[3], guide.device).T
-    with torch.autocast("cpu" if mask.is_meta else mask.device.type, enabled=False):
+    with without_autocast(mask):
         means = rows @ torch.cat([guide, mask, guide * mask, guide * guide], 1) @ columns
         mean_guide, mean_mask, both, square = means.split(1, 1)
         slope = (both - mean_guide * mean_mask) / (square - mean_guide * mean_guide + FILTER_EPSILON)

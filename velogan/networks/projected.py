@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from velogan.networks.layers import initialise, spectrally_normalise
 from velogan.networks.pretrained import frozen_features, to_three_channels
-from velogan.types import ForwardKind, forward_kind_of
+from velogan.types import ForwardKind, forward_kind_of, without_autocast
 
 
 class ProjectedDiscriminator(nn.Module):
@@ -115,7 +115,7 @@ def _enlarge(x: Tensor, size: int | None) -> Tensor:
     if size is None or min(height, width) >= size:
         return x
     scale = min(size / min(height, width), 2)
-    with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
+    with without_autocast(x):
         rows = _interpolation_matrix(height, round(scale * height), x.device)
         columns = _interpolation_matrix(width, round(scale * width), x.device)
         return rows.T @ x.float() @ columns

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from velogan.types import without_autocast
+
 GanLossName = Literal["lsgan", "vanilla", "hinge"]
 
 Logits = Tensor | Sequence[Tensor]
@@ -111,7 +113,7 @@ def patch_nce_loss(queries: Tensor, keys: Tensor) -> Tensor:
     `queries`, of translations, and `keys`, of inputs: unit vectors `(B, n, C)`. `keys` get no gradient.
     Returns a scalar in float32, about log n for random features.
     """
-    with torch.autocast("cpu" if queries.is_meta else queries.device.type, enabled=False):
+    with without_autocast(queries):
         similarity = queries.float() @ keys.detach().float().mT / TEMPERATURE
         return (similarity.logsumexp(2) - similarity.diagonal(dim1=1, dim2=2)).mean()
 

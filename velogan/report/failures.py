@@ -10,7 +10,7 @@ from typing import Any
 
 from velogan.files import pluralize
 from velogan.report.run_data import is_number
-from velogan.report.scores import MIN_RETRIEVAL
+from velogan.report.scores import FEATURE_SCORE, IDENTITY_SCORE, MIN_RETRIEVAL, SCORE
 
 FAILURE = "failure/"  # prefix of the signs of failure in the log
 ENDED = "ended"  # true in the row of the log with the signs of failure of a finished run
@@ -20,9 +20,6 @@ WON_LOSS_FRACTION, WON_MIN_ROWS = 0.05, 10
 """A discriminator has won if its loss is below this fraction of its first value in this many rows of the log: in a
 short run a row is one step, and a discriminator may win for a moment."""
 
-SCORES = ("validation/feature_distance", "validation/distance")
-"""Validation scores that choose the best checkpoint: the first one that the log has. Lower is better."""
-BASELINE = "validation/unchanged_input"  # the same score of the unchanged inputs, if the log has it
 _SUFFIXES = ("", "_a2b", "_b2a")  # of the names of scores: both directions together, and each
 
 WORSE_FACTOR, MIN_GAIN_FRACTION = 1.5, 0.5
@@ -31,7 +28,7 @@ NOTICEABLE_FACTOR = 1.1
 improve on the unchanged inputs, if less than this fraction of the improvement is left and the score is above the best
 one times the last factor, since differences of runs that hardly change anything are noise."""
 
-_DISCRIMINATOR_LOSS = re.compile("loss/discriminator/([dp]_)?[ab]")  # a and b; d_a of encodings, p_a of images
+_DISCRIMINATOR_LOSS = re.compile("loss/discriminator/(d_)?[ab]")  # d_a: of encodings
 
 Log = Sequence[Mapping[str, Any]]
 
@@ -89,13 +86,13 @@ class _Distances:
     """The logged distances of translations to real images: of both directions together, or of one."""
 
     def __init__(self, stats: Log, suffix: str):
-        choosing = next((name for name in SCORES if _measurements(stats, name)), SCORES[-1])
+        choosing = FEATURE_SCORE if _measurements(stats, FEATURE_SCORE) else SCORE
         self.name, self.suffix = choosing + suffix, suffix
         rows = [row for row in stats if is_number(row.get(choosing)) and is_number(row.get(self.name))]
         self.points = _measurements(rows, self.name)
         best = min(rows, key=lambda row: row[choosing], default={})
         self.best_images, self.best = int(best.get("images", 0)), best.get(self.name, 0.0)
-        self.baseline = next((value for _, value in reversed(_measurements(stats, BASELINE + suffix))), None)
+        self.baseline = next((value for _, value in reversed(_measurements(stats, IDENTITY_SCORE + suffix))), None)
         self.has_ended = _has_ended(stats, self.name)
 
     def is_worse(self, value: float) -> bool:
@@ -170,7 +167,7 @@ def _check_baseline(distances: _Distances) -> Failure | None:
         "a longer training, another preset, or a new run with another train.seed",
     )
     points = [min(best, last, key=lambda point: point[1])]
-    return _check_lasting(BASELINE + distances.suffix, points, sign, direction=distances.suffix[1:], min_count=1)
+    return _check_lasting(IDENTITY_SCORE + distances.suffix, points, sign, direction=distances.suffix[1:], min_count=1)
 
 
 def _check_decay(distances: _Distances) -> Failure | None:
@@ -191,12 +188,13 @@ def _check_discriminator(stats: Log, name: str) -> Failure | None:
     if not points or min(value for _, value in points) < 0:  # a loss that may be negative has no lowest value
         return None
     first, role = points[0][1], name.rpartition("/")[2].upper()
-    role = role if "_" in role else f"D_{role}"
+    sees_images = "_" not in role
+    role = f"D_{role}" if sees_images else role
     sign = _Sign(
         lambda value: value < WON_LOSS_FRACTION * first,
         f"discriminator {role} tells every translation from real images "
         f"(its loss is {points[-1][1] / (first or 1):.0%} of the first)",
-        f"a lower rate (optimizer.rules {role}:lr=5e-5), or augmentation (method.augment)",
+        f"a lower rate (optimizer.rules {role}:lr=5e-5){', or augmentation (method.augment)' * sees_images}",
     )
     return _check_lasting(name, points, sign, min_count=WON_MIN_ROWS)
 

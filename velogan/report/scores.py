@@ -45,6 +45,16 @@ BY_IMPORTANCE = (
 INPUT_METRICS = ("structure", "retrieval")
 """Metrics of what is kept of the input: the unchanged input is their upper limit, not a result to beat."""
 
+SCORE = "validation/distance"
+"""Name, in the log and in best.json, of the score that chooses the best checkpoint; lower is better."""
+
+FEATURE_SCORE = "validation/feature_distance"
+"""The score that chooses if discriminators use a pretrained network's features; lower is better, not comparable with
+`SCORE`."""
+
+IDENTITY_SCORE = "validation/unchanged_input"
+"""The score that chooses, of the unchanged inputs in place of translations; `_a2b` or `_b2a` may follow."""
+
 MIN_RETRIEVAL = 0.8
 """Translations with a lower `retrieval` are unrelated to their inputs; chance is 0.5 (benchmarks/RECORDS.md)."""
 

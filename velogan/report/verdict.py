@@ -57,9 +57,11 @@ def verdict(scores: Sequence[Score], names: Mapping[str, tuple[str, str]]) -> li
         retrieved: Any = next((score["value"] for score in first if score.get("name") == "retrieval"), None)
         is_related = is_number(retrieved) and retrieved >= MIN_RETRIEVAL
         parts = [f"better by {_list_metrics(better)}"] if better else []
-        if better or (is_number(retrieved) and not is_related):
+        if is_number(retrieved) and (better or not is_related):
             share = format_value({"name": "retrieval"}, retrieved)
             parts.append(f"more like their own input than like another in {share} of comparisons (chance 50 %)")
+        elif better:  # of a single picture
+            parts.append("whether they depend on their inputs was not measured")
         if is_number(retrieved) and not is_related:
             unrelated[title] = bool(better)
         parts += [f"worse by {_list_metrics(worse)}"] if worse else []

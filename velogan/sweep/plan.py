@@ -164,15 +164,15 @@ class SweepPlan(BaseModel):
 
 def trial_name(settings: Mapping[str, Any], seed: int) -> str:
     """Return a folder name such as `optimizer.lr=0.005,seed=0`, so that a larger sweep finds its finished runs."""
-    text = ",".join(f"{name.replace(':', '.')}={_format(value)}" for name, value in settings.items())
+    texts = {
+        name: "x".join(map(str, value)) if isinstance(value, list | tuple) else value
+        for name, value in settings.items()
+    }
+    text = ",".join(f"{name.replace(':', '.')}={value}" for name, value in texts.items())
     safe = re.sub(r"[^\w.,=+-]+", "-", text)
     if safe != text or len(safe) > _MAX_NAME:  # two settings must not have the same name
         safe = f"{safe[:_MAX_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
     return ",".join(filter(None, [safe, f"seed={seed}"]))
-
-
-def _format(value: Any) -> str:
-    return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 class PlanFile(BaseModel):

@@ -108,8 +108,9 @@ def _tune(job: _Job) -> None:
 
 def _save_end(job: _Job, result: Any) -> None:
     """Save the status of a trial that did not end by itself: `asha` stopped it, or its worker was lost."""
-    name = job.trial(result.config).name
-    facts = read_status(job.out, name)
+    trial = job.trial(result.config)
+    name, facts = trial.name, {"settings": dict(trial.settings), "seed": trial.seed, "budget": job.plan.budget}
+    facts |= read_status(job.out, name)  # empty if the worker was lost at once
     status, _ = facts.pop("status", ""), facts.pop("reason", "")
     if status in ("done", "failed"):
         return

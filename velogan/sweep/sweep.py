@@ -59,16 +59,21 @@ class StatusLog:
 
 
 def sweep(
-    plan: SweepPlan, out: Path, *, command: str, log: StatusLog, parallel: int | None = None, address: str | None = None
+    plan: SweepPlan,
+    out: Path,
+    trials: Sequence[Trial],
+    *,
+    command: str,
+    log: StatusLog,
+    parallel: int | None = None,
+    address: str | None = None,
 ) -> dict[str, Any]:
     """Run the trials of `plan` that are not done in the folder `out`; return `trials`, `best` and `page`.
 
-    Raises ValueError, before anything starts, if the plan does not fit the folder or the images.
-
+    trials: from `check_plan`
     parallel: maximum number of simultaneous trials
     address: address of a running Ray cluster
     """
-    trials = check_plan(plan, out)
     require_tune(address)
     with lock_folder(out):
         started_at = time.time()
@@ -100,7 +105,7 @@ def check_plan(plan: SweepPlan, out: Path | None) -> list[Trial]:
         raise ValueError(f"{out} holds trials, and --search optuna does not resume: choose a new --out")
     if out:
         for trial in trials:
-            _check_folder(run_folder(out, trial.name), trial, out)
+            _check_folder(run_folder(out, trial.name), trial, out, plan.metric)
     _check_metric(plan, trials)
     return trials
 
@@ -158,12 +163,15 @@ def unchanged_input_score(metric: str, trials: Sequence[Mapping[str, Any]]) -> f
     return fmean(values) if values else None
 
 
-def _check_folder(run: Path, trial: Trial, out: Path) -> None:
-    """Raise ValueError if the folder of a trial holds a run with another configuration or a longer one."""
+def _check_folder(run: Path, trial: Trial, out: Path, metric: str) -> None:
+    """Raise ValueError if the folder of a trial holds a run with another configuration or metric, or a longer one."""
     try:
         open_run(run, trial.config)
     except ValueError as error:
         raise ValueError(f"{out} holds the trials of another sweep: choose a new --out ({error})") from None
+    scored = [row for row in read_stats(run) if SCORE in row]
+    if scored and not any(metric in row for row in scored):
+        raise ValueError(f"--metric {metric}: {run} was scored by another metric: choose a new --out")
     if (run / "config.yaml").exists():
         saved, budget = parse_span(read_config(run).train.length), parse_span(trial.config.train.length)
         if saved.unit != budget.unit or saved.amount > budget.amount:

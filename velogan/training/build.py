@@ -61,7 +61,7 @@ def _segmenter(spec: Spec, colours: Tensor) -> Role:
     return Role(net=build_network(header), header={**header, "colours": colours.int().tolist()})
 
 
-def averaged_views(config: Config, averages: Nets) -> InferenceGenerators:
+def averaged_generators(config: Config, averages: Nets) -> InferenceGenerators:
     """Return the generators for sample grids and validation: accelerated, with the weights of `averages`."""
     engine = config.engine.model_copy(update={"compile": "off"})  # few images, of several shapes
     views = config.method.inference_generators(averages, config.spec)
@@ -113,8 +113,7 @@ def build_step(
     optimizers = build_optimizers(config.optimizer, phases=phases, nets=nets, fused=fused)
     if active_phases:
         phases = [phase for phase in phases if phase.name in active_phases]
-        active = (name for name in optimizers if name.partition("/")[0] in active_phases)
-        optimizers = {name: optimizers[name] for name in active}
+        optimizers = {name: part for name, part in optimizers.items() if name.partition("/")[0] in active_phases}
     step = Step(
         phases,
         nets=nets,

@@ -17,7 +17,9 @@ from velogan.types import Decision
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """A prepared run; the same on all ranks except `distributed`, `initial_weights` and the threads in `config`.
+    """A prepared run.
+
+    All ranks have the same, except `distributed`, `initial_weights`, `preparation_s` and the threads in `config`.
 
     folder: the run folder, which rank 0 writes
     requested: the requested configuration, with the batch size and the images' channels filled in

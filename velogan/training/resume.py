@@ -129,7 +129,8 @@ def _report_rate_increase(context: RunContext, trainer: Trainer, state: Mapping[
     trainer.schedule.apply(length.schedule_epoch(images, seconds), lambda span: span.passed(**position))
     saved = [group["lr"] for optimizer in state["optimizers"].values() for group in optimizer["param_groups"]]
     groups = [group for optimizer in trainer.step.optimizers.values() for group in optimizer.param_groups]
-    before, now, name = max((before, float(group["lr"]), group["name"]) for before, group in zip(saved, groups))
+    rates = [(before, float(group["lr"]), group["name"]) for before, group in zip(saved, groups)]
+    before, now, name = max(rates, key=lambda rate: (rate[1] / max(rate[0], 1e-12), rate[2]))
     if now > 1.1 * before:
         context.display.print_line(
             f"learning rate of {name}: {before:.2g} at the checkpoint, {now:.2g} now, because the schedule covers "

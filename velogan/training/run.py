@@ -30,7 +30,7 @@ from velogan.search.history import ArchitectureRecorder
 from velogan.search.method import SearchMethod
 from velogan.store.lock import lock_folder
 from velogan.training.batch_size import resolve_auto_batch_size
-from velogan.training.build import averaged_views, build_roles, build_trainer
+from velogan.training.build import averaged_generators, build_roles, build_trainer
 from velogan.training.context import RunContext
 from velogan.training.engine_settings import assign_threads, resolve_engine, resolve_engine_on_resume
 from velogan.training.resume import start_or_resume
@@ -98,7 +98,7 @@ def _run_main_process(
     _start_clock(context, trainer, started_at)
     log = Log(folder, logger=config.train.logger, print_line=context.display.print_line)
     log.truncate(trainer.images)
-    views = averaged_views(config, trainer.ema.nets)
+    views = averaged_generators(config, trainer.ema.nets)
     sampler = Sampler(config, sources, views, folder=folder / "samples", log=log) if config.train.samples else None
     session = Session(context, trainer, roles, log=log, validation=build_validation(config, sources, views))
     with training_context(config, trainer, folder, context.data) if training_context else nullcontext():

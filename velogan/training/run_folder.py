@@ -68,7 +68,7 @@ def _merge(config: Config, saved: Config, path: Path) -> Config:
         config = config.change(generator={"output": saved.generator.output})
     changed = differences(config, saved)
     changed = {name: values for name, values in changed.items() if not name.startswith("engine.")}
-    moved = {name for name in IMAGE_FOLDERS if all(changed.get(name, ()))}
+    moved = {name for name in IMAGE_FOLDERS if name in changed and all(changed[name])}
     refused = {name: values for name, values in changed.items() if name not in {*FIELDS_CHANGEABLE_ON_RESUME, *moved}}
     if refused:
         listed = "; ".join(f"{name} is {new!r} here and {old!r} there" for name, (new, old) in refused.items())

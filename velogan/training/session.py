@@ -41,13 +41,7 @@ class Session:
     """Runs the trainer of a prepared run, with hooks that log, save and decide to stop."""
 
     def __init__(
-        self,
-        context: RunContext,
-        trainer: Trainer,
-        roles: Mapping[str, Role],
-        *,
-        log: Log,
-        validation: Validation,
+        self, context: RunContext, trainer: Trainer, roles: Mapping[str, Role], *, log: Log, validation: Validation
     ):
         self.folder, self.print_line = context.folder, context.display.print_line
         self.log = log

@@ -10,7 +10,7 @@ from velogan.store.checkpoint import read_best
 
 
 class StoppingRule:
-    """Ends a training at its length, or when `patience` checkpoints in a row scored no better than the best one."""
+    """Tells when a training ends: at its length, or after `patience` checkpoints without a better score."""
 
     def __init__(self, folder: Path, trainer: Trainer, *, patience: int):
         self._folder, self._trainer = folder, trainer

@@ -12,7 +12,7 @@ class Summary:
     """The result of `translate`.
 
     translated, skipped: number of files
-    stale: skipped results that are older than the weights of the model, which another checkpoint translated
+    stale: skipped results that are older than the weights of the model
     failed: name and reason of each file that failed
     tiled: number of files translated in tiles
     renamed: name and new suffix of each file whose format could not hold the result
@@ -39,9 +39,10 @@ class Summary:
 
 def find_stale(weights: Path | None, existing: Iterable[Path]) -> tuple[str, ...]:
     """Return the names of results that are older than the file `weights`; none if it is None."""
-    if weights is None:
+    try:
+        saved_at = weights.stat().st_mtime_ns if weights else 0
+    except OSError:  # a training that continues has removed this checkpoint
         return ()
-    saved_at = weights.stat().st_mtime_ns
     return tuple(path.name for path in existing if path.lstat().st_mtime_ns < saved_at)
 
 

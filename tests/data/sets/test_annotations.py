@@ -119,6 +119,18 @@ def test_class_colours_are_on_the_device(pictures: Path) -> None:
     assert made.random_half(0).batch(0)["label_a"].is_meta
 
 
+def test_reports_classes_that_one_domain_lacks(pictures: Path) -> None:
+    for index in range(4):
+        for letter, number in (("A", 3), ("B", 5)):
+            pixels = np.full((40, 40, 1), number, np.uint8)
+            pixels[:20] = 1
+            save_picture(pictures / f"numbers{letter}/{index}.png", Picture(pixels))
+    _, lines = read(config(pictures, labels_a="numbersA", labels_b="numbersB"))
+    assert [line.partition(":")[0] for line in lines] == ["labels", "labels A", "labels B"]
+    assert "no sampled pixel is of class 5: have A and B the same classes?" in lines[1]
+    assert "is of class 3:" in lines[2]
+
+
 def test_maps_are_resized_without_new_values_and_255_is_no_class(pictures: Path) -> None:
     pixels = np.array([[0, 255], [40, 9]], np.uint8).repeat(20, axis=0).repeat(20, axis=1)[..., None]
     for index in range(4):

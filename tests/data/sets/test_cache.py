@@ -11,7 +11,7 @@ import pytest
 from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture, read_picture, save_picture
 from velogan.data.sets import sources
-from velogan.data.sets.cache import Domain, open_domain
+from velogan.data.sets.cache import Domain, PixelFile, open_domain
 from velogan.data.sets.sources import Folder, cache_directory, list_images
 
 CONFIG = DataConfig(load_size=32, crop_size=24, workers=2)
@@ -128,6 +128,16 @@ def test_rejects_floats_without_a_declared_range(tmp_path: Path) -> None:
     domain = open_domain(folder_of(tmp_path), CONFIG, test=False, value_range=(-1000.0, 1000.0))
     assert (domain.format.dtype, domain.format.range) == ("float32", (-1000.0, 1000.0))
     assert np.array_equal(domain.image(0), hounsfield)
+
+
+def test_reads_on_after_a_partial_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(100, dtype=np.uint16)
+    values.tofile(tmp_path / "pixels.bin")
+    pixels, read = PixelFile(tmp_path / "pixels.bin", values.dtype), os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, buffers, offset: read(file, [buffers[0][:7]], offset))
+    assert np.array_equal(pixels[10:90], values[10:90])
+    with pytest.raises(OSError, match="truncated after it was opened"):
+        pixels[10:101]
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "index"])

@@ -125,7 +125,7 @@ class DicomScan:
         positions = ()
         if (
             len(axes) == 6
-            and all(map(len, corners))
+            and all(len(corner) == 3 for corner in corners)
             and (len(self) == 1 or all(group is not dataset for group in groups))
         ):
             normal = np.cross(axes[:3], axes[3:])
@@ -155,21 +155,27 @@ class DicomScan:
         if self._palette:
             array = apply_color_lut(array, self._dataset)
             array = (array >> 8 if array.itemsize == 2 else array).astype(np.uint8)
-        return assemble(self._rescale(self._fill_padding(array), index) if self._channels == 1 else array)
+        return assemble(self._rescale(array, index) if self._channels == 1 else array)
 
-    def _fill_padding(self, array: np.ndarray) -> np.ndarray:
-        """Replace padding (PixelPaddingValue, or the range from it), which is not data, by the darkest of the data."""
-        value = self._dataset.get("PixelPaddingValue")
+    def _fill_padding(self, array: np.ndarray, *, is_reversed: bool) -> np.ndarray:
+        """Replace padding (PixelPaddingValue, or the range from it), which is not data, by the darkest of the data.
+
+        `is_reversed`: lower stored values are brighter.
+        """
+        value, limit = (self._dataset.get(f"PixelPadding{name}") for name in ("Value", "RangeLimit"))
         if value in (None, ""):
             return array
-        limits = np.array([value, self._dataset.get("PixelPaddingRangeLimit", value)]).astype(array.dtype)
+        limits = np.array([value, value if limit in (None, "") else limit]).astype(array.dtype)
         padding = (array >= limits.min()) & (array <= limits.max())
         data = array[~padding]
-        darkest = min(0, array.min()) if not data.size else data.max() if self._inverted else data.min()
+        if is_reversed:
+            darkest = data.max() if data.size else 2 ** (self.bits - (array.dtype.kind == "i")) - 1
+        else:
+            darkest = data.min() if data.size else min(0, array.min())
         return np.where(padding, array.dtype.type(darkest), array)
 
     def _rescale(self, array: np.ndarray, frame: int) -> np.ndarray:
-        """Convert stored values to their unit; higher values are brighter."""
+        """Convert stored values to their unit; higher values are brighter, and padding is dark."""
         group = self._functional_group(frame, "PixelValueTransformationSequence")
         slope, intercept = (
             float(default if group.get(name) in (None, "") else group[name].value)
@@ -177,6 +183,7 @@ class DicomScan:
         )
         if not (np.isfinite([slope, intercept]).all() and slope):
             raise ValueError(f"a rescaling by {slope} and {intercept} is not valid")
+        array = self._fill_padding(array, is_reversed=self._inverted != (slope < 0))
         if self._inverted:
             array = array.dtype.type(2**self.bits - 1 if array.dtype.kind == "u" else -1) - array
         if "ModalityLUTSequence" in self._dataset:

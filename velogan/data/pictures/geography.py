@@ -1,6 +1,6 @@
 """The location of georeferenced images (GeoTIFF), and their pixels without data.
 
-A translation has the pixels of its input at the same tags, so the georeference of the input stays valid. Tags: OGC
+A translation has the pixels of its input at the same places, so the georeference of the input stays valid. Tags: OGC
 19-008r4, GeoTIFF 1.1, section 7.1; GDAL's tag of the value that means "no data".
 """
 

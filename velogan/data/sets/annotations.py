@@ -165,7 +165,7 @@ def open_annotations(
             maps[letter] = _open(config, source, domain, labels, task, print_line)
     if maps:
         option = " and ".join(files[f"labels_{letter}"].option for letter in maps)
-        colours = _find_class_colours([prepared for prepared, _ in maps.values()], option, print_line)
+        colours = _find_class_colours({letter: prepared for letter, (prepared, _) in maps.items()}, option, print_line)
         opened |= {f"label_{letter}": Labels(*labels, colours=colours) for letter, labels in maps.items()}
     return opened
 
@@ -238,24 +238,35 @@ def _check_white(masks: Domain, option: str) -> None:
         )
 
 
-def _find_class_colours(maps: Sequence[Domain], option: str, print_line: Callable[[str], None]) -> Tensor:
+def _find_class_colours(maps: Mapping[str, Domain], option: str, print_line: Callable[[str], None]) -> Tensor:
     """Return the colours or numbers of the classes of all label maps, as `Labels` has them, and report them."""
-    formats = {(domain.format.channels, domain.format.dtype) for domain in maps}
+    formats = {(domain.format.channels, domain.format.dtype) for domain in maps.values()}
     if len(formats) > 1 or any(dtype == "float32" for _, dtype in formats):
         raise ValueError(f"{option}: give label maps of one kind, of 8 bits: all of numbers (grey), or all of colours")
-    sample = [
-        domain.image(index) for domain in maps for index in range(0, len(domain), -(-len(domain) // _MAX_SAMPLED_MAPS))
-    ]
+    samples = {
+        letter: [domain.image(index) for index in range(0, len(domain), -(-len(domain) // _MAX_SAMPLED_MAPS))]
+        for letter, domain in maps.items()
+    }
     ((channels, dtype),) = formats
-    colours = _find_numbers(maps, option) if channels == 1 else _find_colours(sample, dtype, option)
-    shares = [(_find_classes(torch.from_numpy(image)[None].float(), colours) < 0).float().mean() for image in sample]
+    sample = [image for images in samples.values() for image in images]
+    colours = _find_numbers(maps.values(), option) if channels == 1 else _find_colours(sample, dtype, option)
+    classes = {
+        letter: torch.cat([_find_classes(torch.from_numpy(image)[None].float(), colours).flatten() for image in images])
+        for letter, images in samples.items()
+    }
+    share = (torch.cat([*classes.values()]) < 0).float().mean().item()
     names = [
         str(row[0]) if len(row) == 1 else "#" + "".join(f"{level:02x}" for level in row)
         for row in colours.int().tolist()
     ]
     shown = " ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     kind = "numbers" if channels == 1 else "colours"
-    print_line(f"labels: {len(colours)} classes, {kind} {shown}; {np.mean(shares):.1%} of pixels have none")
+    print_line(f"labels: {len(colours)} classes, {kind} {shown}; {share:.1%} of pixels have none")
+    for letter, present in classes.items():
+        if absent := " ".join(names[index] for index in sorted({*range(len(names))} - {*present.unique().tolist()})):
+            print_line(
+                f"labels {letter.upper()}: no sampled pixel is of class {absent}: have A and B the same classes?"
+            )
     return colours
 
 

@@ -25,14 +25,7 @@ from velogan.data.atomic_dirs import cache_subdir, locked_temp_dir, move_into_pl
 from velogan.data.config import DataConfig
 from velogan.data.pictures.formats import can_read_heic
 from velogan.data.pictures.preprocess import prepare
-from velogan.data.pictures.values import (
-    PixelFormat,
-    Range,
-    can_hold_range,
-    common_channels,
-    promote_dtype,
-    to_channels,
-)
+from velogan.data.pictures.values import PixelFormat, Range, can_hold_range, common_channels, promote_dtype, to_channels
 from velogan.data.sets.prefetch import ordered_map
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import ImageSource, LabelMaps, cache_directory, content_hash
@@ -64,9 +57,12 @@ class PixelFile:
     def __getitem__(self, part: slice) -> np.ndarray:
         """Read the values from `part.start` to `part.stop`. Raises OSError with the file and a hint."""
         values = np.empty(part.stop - part.start, self.dtype)
+        remaining, offset = values.data.cast("B"), int(part.start) * self.dtype.itemsize
         number, reason = errno.EIO, "this file was truncated after it was opened"
         try:
-            if os.preadv(self._file, [values.data.cast("B")], int(part.start) * self.dtype.itemsize) == values.nbytes:
+            while remaining and (count := os.preadv(self._file, [remaining], offset)):  # may read only a part
+                remaining, offset = remaining[count:], offset + count
+            if not remaining:
                 return values
         except OSError as error:
             number, reason = error.errno or errno.EIO, error.strerror or "it cannot be read"

@@ -57,7 +57,7 @@ Slice = tuple[str, int]
 class Volume:
     """The slices of a volume in their order through the body.
 
-    patient: a hash; empty if the file states none
+    patient: a hash of the patient, else of the series; empty if the file states neither
     empty: which slices have no content
     low, high: the values that become -1 and +1
     has_gaps: whether slices are missing between others, by their positions
@@ -398,7 +398,7 @@ def _split_phases(slices: list[_IndexedSlice]) -> list[list[_IndexedSlice]]:
         return [[indexed for indexed in slices if indexed.phase == phase] for phase in phases]
     volumes: list[list[_IndexedSlice]] = [[] for _ in range(repeats)]
     counts = Counter[float | None]()
-    for indexed in sorted(slices, key=lambda indexed: (indexed.phase, indexed.number)):
+    for indexed in sorted(slices, key=lambda indexed: indexed.number):
         volumes[counts[indexed.position]].append(indexed)
         counts[indexed.position] += 1
     return volumes

@@ -78,7 +78,7 @@ def train_on_nodes(
 def start_actors(
     nodes: Mapping[str, Sequence[Any]], *, address: str | None, cuda: bool, memory: int
 ) -> Iterator[ExecuteRequests]:
-    """Start nodes as Ray actors; return the function that executes requests on them.
+    """Start nodes as Ray actors; yield the function that executes requests on them.
 
     nodes: arguments of `Node`, by name
     address: of the Ray cluster; None: this host
