@@ -84,6 +84,26 @@ def test_registered_feature_networks(monkeypatch: pytest.MonkeyPatch) -> None:
         build_discriminator(config)
 
 
+class _TwoOutputs(nn.Conv2d):
+    def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (super().forward(input),) * 2
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (nn.Sequential(nn.ReLU()), "has no weights"),
+        (nn.Sequential(_TwoOutputs(3, 5, 3)), "layer 0 of discriminator.features returns a tuple"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 2)), r"layer 0 .* returns a tensor \(1, 12288\)"),
+    ],
+)
+def test_rejects_feature_networks_without_maps(net: nn.Module, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("velogan.networks.pretrained._BUILDERS", {})
+    register_features("custom", lambda: (net, ["0"]))
+    with pytest.raises(ValueError, match=message):
+        frozen_features("custom", torch.device("cpu"))
+
+
 def test_rejects_unknown_features() -> None:
     with pytest.raises(ValueError, match=r"features=lite9: unknown name; choose lite0, lite1, lite2"):
         build_discriminator(DiscriminatorConfig(network="projected", features="lite9"))

@@ -123,10 +123,16 @@ def _hook_layers(net: nn.Module, names: Sequence[str]) -> FrozenFeatures:
     if missing := next((name for name in names if name not in layers), None):
         raise ValueError(f"the network of discriminator.features has no layer {missing}: it has {', '.join(layers)}")
 
-    weights = net.state_dict()
+    if not (weights := net.state_dict()):
+        raise ValueError("the network of discriminator.features has no weights: give one that was trained")
     device = next(iter(weights.values())).device
     maps = _HookedLayers(net, names)
-    widths = tuple(output.shape[1] for output in maps(torch.zeros(1, 3, 64, 64, device=device)))
+    outputs = maps(torch.zeros(1, 3, 64, 64, device=device))
+    for name, output in zip(names, outputs):
+        if not isinstance(output, Tensor) or output.ndim != 4:
+            kind = f"a tensor {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+            raise ValueError(f"layer {name} of discriminator.features returns {kind}, not (B, C, h, w): name another")
+    widths = tuple(output.shape[1] for output in outputs)
     digest = hashlib.sha256()
     for name, value in weights.items() if device.type != "meta" else ():
         digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
@@ -148,4 +154,5 @@ class _HookedLayers(nn.Module):
         return [self._outputs.pop(name) for name in self._names]
 
     def _record(self, name: str, layer: nn.Module, inputs: Any, output: Tensor) -> None:
-        self._outputs[name] = output.clone()  # the next layer may overwrite it, as the ReLUs of VGG do
+        # the next layer may overwrite it, as the ReLUs of VGG do
+        self._outputs[name] = output.clone() if isinstance(output, Tensor) else output
