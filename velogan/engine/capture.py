@@ -98,7 +98,9 @@ class CapturedStep:
             self._inputs[split] = {name: value.to(self._number.device, copy=True) for name, value in batch.items()}
             return
         inputs = self._inputs[split]
-        if any((value.shape, value.dtype) != (inputs[name].shape, inputs[name].dtype) for name, value in batch.items()):
+        if batch.keys() != inputs.keys() or any(
+            (value.shape, value.dtype) != (inputs[name].shape, inputs[name].dtype) for name, value in batch.items()
+        ):
             raise ValueError(
                 f"a captured step needs batches of one shape and type, but {_describe(inputs)} is followed by "
                 f"{_describe(batch)}: set engine.mode=eager, or a data.preprocess that crops"
