@@ -1,4 +1,4 @@
-"""What all packages share: the version, atomic writes, plain YAML, texts for numbers, checks of folders and extras."""
+"""Shared helpers: the version, atomic writes, plain YAML, number formatting, checks of folders and extras."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import os
 import shlex
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -120,6 +120,12 @@ def looks_like_file_name(path: Path) -> bool:
 def pluralize(number: int, noun: str) -> str:
     """Return a number with its noun: "1 channel", "2 channels", "1,000 pictures"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def join_first(names: Sequence[str], count: int, *, separator: str = ", ") -> str:
+    """Return the first `count` names as text: "a, b and 3 more"."""
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return separator.join(names[:count]) + more
 
 
 def format_duration(seconds: float) -> str:

@@ -392,7 +392,7 @@ def test_scores_held_out_pictures_of_two_folders(tmp_path: Path) -> None:
 def test_scores_two_folders_of_test_pictures(tmp_path: Path) -> None:
     for seed, name in enumerate(("reds", "greens", "new-reds", "new-greens")):
         _folder(tmp_path / name, _noise([f"{name}{i}.png" for i in range(6)], seed=seed))
-    run = _run(tmp_path, tmp_path / "reds", tmp_path / "greens")
+    run = _run(tmp_path, tmp_path / "reds", tmp_path / "greens", group=r"^(?:reds|greens)(\d)")  # not in test names
     Image.open(tmp_path / "reds" / "reds3.png").save(tmp_path / "new-reds" / "again.png")
     result = evaluate(run, data=[str(tmp_path / "new-reds"), str(tmp_path / "new-greens")])
     assert {score["split"] for score in result["scores"]} == {"test"}

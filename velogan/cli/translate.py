@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from velogan.cli.flags import DEVICE, FP32, Checkpoint, Flags, Json, Model, Outcome, Weights, output_folder
+from velogan.files import join_first
 
 if TYPE_CHECKING:
     from velogan.observe.progress import Display
@@ -225,12 +226,11 @@ def _print_summary(display: Display, summary: Summary, output: Path) -> None:
         display.print_line(f"{name}: {reason}")
     if len(summary.failed) > _MAX_FAILURES:
         display.print_line(f"and {len(summary.failed) - _MAX_FAILURES} more that failed; --json lists them all")
-    for name, suffix in summary.renamed[:1]:
-        more = f" and {len(summary.renamed) - 1} more" if len(summary.renamed) > 1 else ""
-        display.print_line(f"{name}{more} saved as {suffix}, which can represent the result")
+    for _, suffix in summary.renamed[:1]:
+        names = join_first([name for name, _ in summary.renamed], 1)
+        display.print_line(f"{names} saved as {suffix}, which can represent the result")
     if summary.stale:
-        more = f" and {len(summary.stale) - 3} more" if len(summary.stale) > 3 else ""
-        display.print_line(f"{', '.join(summary.stale[:3])}{more}: older than the weights; --overwrite replaces them")
+        display.print_line(f"{join_first(summary.stale, 3)}: older than the weights; --overwrite replaces them")
     counts = f"{summary.translated} translated, {summary.skipped} already exist, {len(summary.failed)} failed"
     display.print_line(f"{counts}: {'in ' if output.is_dir() else ''}{output}")
 

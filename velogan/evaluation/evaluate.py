@@ -66,7 +66,7 @@ def evaluate(
     `data`: data to use instead of the run's own: a folder with testA and testB, apples2oranges, or two folders of test
         pictures. Without test pictures, those held out for validation are scored, else training pictures; the key
         `split` of each score says which.
-    `features`: the EfficientNet-Lite for FID and KID and, with `classes`, the share of each class. Default: none.
+    `features`: the EfficientNet-Lite for Fréchet and kernel distance and, with `classes`, class shares. Default: none.
     `inception`: file with the standard weights for published FID and KID, or auto to download it to the cache.
     `judges`: additional feature networks, for the same metrics over each.
     `classes`: ImageNet index by name.
@@ -125,7 +125,7 @@ def evaluate(
         "duplicates": _find_duplicates(a, b, train_images, task),
         "precision": "plain float32 (exact)" if fp32 else "as translate computes: see computed_in of networks",
         "pictures": "preprocessed as in training, not augmented; translations rounded to the target's depth",
-        "real": "real pictures compared with other real ones: the best result to expect",
+        "real": "real pictures compared with other real ones: the best to expect; of retrieval and structure, chance",
         "baseline": "the input in place of its translation",
         **measurement_protocol(networks, limit, seed),
     }
@@ -228,7 +228,9 @@ def _find_images(
 
     `is_test_folders`: the data of `config` is two folders of test images.
     """
-    sources = find_sources(config.data.model_copy(update={"validation": 0}) if is_test_folders else config.data)
+    sources = find_sources(
+        config.data.model_copy(update={"validation": 0, "group": None}) if is_test_folders else config.data
+    )
     if not is_test_folders:
         return sources, {domain.letter: domain.train for domain in (sources.a, sources.b)}
     a, b = (replace(domain, test=domain.train, train=domain.train.select(())) for domain in (sources.a, sources.b))

@@ -100,6 +100,7 @@ def _load_examples(
         names = tuple(name for name in prepared.names if (domain.truth / name).is_file())
         if names == prepared.names:
             truths = open_for_evaluation(folder_of_pictures(domain.truth, names, data), other, data)
+            truths = truths if truths.names == names else None  # one cannot be read
     size = common_size([*prepared.shapes, *(truths.shapes if truths else [])], multiple)
     return list(prepared.names), center_crops(prepared, size), center_crops(truths, size) if truths else None
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from velogan.files import pluralize
+from velogan.files import join_first, pluralize
 from velogan.observe.progress import printable
 from velogan.report.scores import (
     SAME_AS_LAST,
@@ -68,9 +68,9 @@ def duplicates_warning(result: Mapping[str, Any]) -> str | None:
     duplicates = result["protocol"].get("duplicates") or []
     if not duplicates:
         return None
-    examples = ", ".join(f"{pair['test']} {'=' if pair['exact'] else '~'} {pair['train']}" for pair in duplicates[:3])
-    more = f" and {len(duplicates) - 3} more" if len(duplicates) > 3 else ""
-    return f"{len(duplicates)} of the scored pictures are in the training data too (~ almost equal): {examples}{more}"
+    pairs = [f"{pair['test']} {'=' if pair['exact'] else '~'} {pair['train']}" for pair in duplicates]
+    shown = join_first(pairs, 3)
+    return f"{len(duplicates)} of the scored pictures are in the training data too (~ almost equal): {shown}"
 
 
 def _notes(protocol: Mapping[str, Any]) -> list[str]:
@@ -108,10 +108,8 @@ def _unreadable_notes(protocol: Mapping[str, Any]) -> list[str]:
         domain = protocol.get("data", {}).get(letter, {})
         names = [f"{file['name']} ({file['reason']})" for file in domain.get("unreadable", ())]
         if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            notes.append(
-                f"{domain['name']}: {pluralize(len(names), 'picture')} cannot be read: {'; '.join(names[:3])}{more}"
-            )
+            shown = join_first(names, 3, separator="; ")
+            notes.append(f"{domain['name']}: {pluralize(len(names), 'picture')} cannot be read: {shown}")
     return notes
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from velogan.files import join_first
 from velogan.report.failures import describe_improvement
 from velogan.report.run_data import RunData, is_number
 from velogan.report.scores import (
@@ -121,10 +122,9 @@ def _list_metrics(scores: Sequence[Score]) -> str:
     listed = [
         f"{display_name(score)} ({format_value(score, score['value'])}, "
         f"unchanged input {format_value(score, score['baseline'])})"
-        for score in scores[:MAX_NAMED]
+        for score in scores
     ]
-    more = len(scores) - len(listed)
-    return ", ".join(listed) + (f" and {more} more" if more else "")
+    return join_first(listed, MAX_NAMED)
 
 
 def _note(score: Score) -> str:

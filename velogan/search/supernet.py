@@ -67,13 +67,16 @@ class MixedOp(nn.Module):
 
     @property
     def shares(self) -> Tensor:
-        """Shares of the operations, in the order of `candidates`."""
+        """Softmax of `alpha`, in the order of `candidates`."""
         return self.alpha.softmax(0)
 
     def forward(self, x: Tensor, *, convolve: Convolve = F.conv2d) -> Tensor:
         if self.kind == "e" and any(side % 2 for side in x.shape[2:]):
             raise ValueError(f"sides of {x.shape[3]}x{x.shape[2]} cannot be halved by every operation of a search")
-        layers = {name: _convolution(net) for name, net in self.candidates.items()}
+        layers = {
+            name: next(layer for layer in operation.modules() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)))
+            for name, operation in self.candidates.items()
+        }
         shares = dict(zip(self.candidates, self.shares.unbind()))
         match self.kind:
             case "e":
@@ -137,13 +140,13 @@ class SupernetWithArchitecture(nn.Module):
         return self.net(x)
 
     def map_parts(self, function: Callable[[nn.Module], nn.Module]) -> SupernetWithArchitecture:
-        """Return the network with the supernet replaced by `function(supernet)`, or its parts, if it has some."""
+        """Return the network with the supernet, or each of its parts, replaced by `function(part)`."""
         mapped = self.net.map_parts(function) if isinstance(self.net, Composed) else function(self.net)
         return SupernetWithArchitecture(mapped, list(self.architectures))
 
 
 def mixtures(net: nn.Module) -> dict[str, MixedOp]:
-    """Return the mixtures of a supernet by name, in the order of a network's operations."""
+    """Return the `MixedOp`s of a supernet by name, in the order of a genotype's operations."""
     return {name: module for name, module in net.named_modules() if isinstance(module, MixedOp)}
 
 
@@ -155,10 +158,6 @@ def derive(net: nn.Module) -> tuple[str, ...]:
 _Convolution = nn.Conv2d | nn.ConvTranspose2d
 _Layers = Mapping[str, _Convolution]
 _Shares = Mapping[str, Tensor]
-
-
-def _convolution(operation: nn.Module) -> _Convolution:
-    return next(layer for layer in operation.modules() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)))
 
 
 def _downsample(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
@@ -200,7 +199,7 @@ def _taps(name: str, radius: int) -> slice:
 
 
 def _pointwise(x: Tensor, name: str, layers: _Layers, shares: _Shares) -> Tensor:
-    """Apply a 1x1 convolution times its share."""
+    """Apply a 1x1 convolution, weighted by its share."""
     layer, share = layers[name], shares[name]
     return F.conv2d(x, share * layer.weight, None if layer.bias is None else share * layer.bias)
 

@@ -62,7 +62,9 @@ def save_checkpoint(
         for name, net in networks.items()
     }
     if state is not None:
-        files["state.safetensors"] = _encode_tree(state, {})
+        tensors: dict[str, Tensor] = {}
+        tree = json.dumps(_encode_node(state, tensors), sort_keys=True)
+        files["state.safetensors"] = save(tensors, {"tree": tree})
     if clock is not None:
         files["clock.json"] = json.dumps(clock).encode()
     checksums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -312,21 +314,16 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous(memory_format=torch.contiguous_format)
 
 
-def _encode_tree(state: Any, tensors: dict[str, Tensor]) -> bytes:
-    tree = json.dumps(_skeleton(state, tensors), sort_keys=True)
-    return save(tensors, {"tree": tree})
-
-
-def _skeleton(node: Any, tensors: dict[str, Tensor]) -> Any:
+def _encode_node(node: Any, tensors: dict[str, Tensor]) -> Any:
     """Convert `node` to JSON: tensors move to `tensors`, by number; dicts become lists of pairs."""
     match node:
         case Tensor():
             tensors[f"{len(tensors):05d}"] = _plain(node).clone()
             return {"tensor": f"{len(tensors) - 1:05d}"}
         case Mapping():
-            return {"dict": [[key, _skeleton(value, tensors)] for key, value in node.items()]}
+            return {"dict": [[key, _encode_node(value, tensors)] for key, value in node.items()]}
         case list() | tuple():
-            return {"list": [_skeleton(value, tensors) for value in node]}
+            return {"list": [_encode_node(value, tensors) for value in node]}
         case None | bool() | int() | float() | str():
             return {"value": node}
     raise TypeError(f"cannot store a {type(node).__name__} in a checkpoint")

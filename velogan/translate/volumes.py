@@ -60,8 +60,8 @@ def translate_volumes(
             todo -= unwritten
         if progress is not None:
             progress(skipped + len(failed) + len(writer.names), len(jobs_by_name))
-    tiled = len(writer.names) if writer.tiled else 0
     seconds = time.perf_counter() - started_at
+    tiled = len(writer.tiled.intersection(writer.names))
     return Summary(len(writer.names), skipped, tuple(sorted(failed)), tiled, seconds=seconds, stale=stale)
 
 
@@ -73,12 +73,12 @@ class _VolumeWriter:
         self._provenance = build_provenance(model)
         self._slices: dict[str, dict[int, np.ndarray]] = {}
         self.names: list[str] = []
-        self.tiled = False
+        self.tiled = set[str]()
 
     def take(self, slices: Iterator[tuple[Slice, np.ndarray, PixelFormat, bool]], *, todo: set[str]) -> None:
         """Collect translated slices, and write the files among `todo` that are complete."""
         for (name, number), pixels, form, tiled in slices:
-            self.tiled |= tiled
+            self.tiled |= {name} if tiled else set()
             if name not in todo:
                 continue
             slices_of_file = self._slices.setdefault(name, {})
@@ -95,7 +95,8 @@ def _translate_volume(
 ) -> Iterator[tuple[Slice, np.ndarray, PixelFormat, bool]]:
     """Yield each slice of a volume with its translation `(H, W, C)`, its format, and whether it was done in tiles."""
     context, count = model.input.neighbours, len(volume.slices)
-    plain = _without_volume_context(model)
+    ready = {side: {**model.header.get(side, {}), "own_scale": False, "neighbours": 0} for side in ("input", "output")}
+    plain = replace(model, header={**model.header, **ready})  # for values that are scaled, of channels that are stacked
 
     @lru_cache(maxsize=2 * context + 2)
     def values(place: Slice) -> np.ndarray:
@@ -121,9 +122,3 @@ def _translate_volume(
             total = sums.pop(done)
             yield volume.slices[done], total if parts == 1 else total / np.float32(parts), form, tiles is not None
             done += 1
-
-
-def _without_volume_context(model: Translator) -> Translator:
-    """Return the same generator for images whose values are scaled and whose channels are stacked already."""
-    ready = {side: {**model.header.get(side, {}), "own_scale": False, "neighbours": 0} for side in ("input", "output")}
-    return replace(model, header={**model.header, **ready})

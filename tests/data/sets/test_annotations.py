@@ -127,7 +127,7 @@ def test_reports_classes_that_one_domain_lacks(pictures: Path) -> None:
             save_picture(pictures / f"numbers{letter}/{index}.png", Picture(pixels))
     _, lines = read(config(pictures, labels_a="numbersA", labels_b="numbersB"))
     assert [line.partition(":")[0] for line in lines] == ["labels", "labels A", "labels B"]
-    assert "no sampled pixel is of class 5: have A and B the same classes?" in lines[1]
+    assert "no sampled pixel is of class 5: do A and B have the same classes?" in lines[1]
     assert "is of class 3:" in lines[2]
 
 
@@ -248,7 +248,7 @@ def test_rejects_annotations_that_methods_and_networks_do_not_support() -> None:
             Config().change(data={field: "x"}, method="onepair")
     settings = Config().change(data={"channels_a": 1})
     with pytest.raises(
-        ValueError, match="segmenter sees pictures of both domains, but images of A have 1 and those of B 3 channels"
+        ValueError, match="segmenter gets images of both domains, but images of A have 1 and those of B 3 channels"
     ):
         build_roles(settings.method, settings.spec, seed=0, colours=torch.zeros(2, 3))
 

@@ -26,6 +26,7 @@ from velogan.data.config import DataConfig  # noqa: E402
 from velogan.data.pictures.scans import Scan, read_scan  # noqa: E402
 from velogan.data.sets import slices  # noqa: E402
 from velogan.data.sets.cache import Domain, open_domain  # noqa: E402
+from velogan.data.sets.pair import open_data  # noqa: E402
 from velogan.data.sets.slices import OWN_RANGE, Slices  # noqa: E402
 from velogan.data.sets.sources import find_sources  # noqa: E402
 from velogan.observe.progress import Display  # noqa: E402
@@ -164,7 +165,20 @@ def test_holds_out_complete_patients_the_same_in_both_domains(tmp_path: Path) ->
         held.append(set(side.validation.patients))
         assert len(side.validation.names) == {"A": 4, "B": 3}[side.letter]
         assert not held[-1] & set(side.train.patients)
+        assert "left out" not in side.train.note  # held-out slices are not dark
+        assert "of 8 volumes, 8 patients" in side.train.note
     assert held[0] == held[1]
+
+
+def test_counts_an_unreadable_scan_once(tmp_path: Path) -> None:
+    for side in "AB":
+        for patient in range(9):
+            _series(tmp_path / side / f"{patient}", f"patient {patient}", _planes(3, patient))
+    (tmp_path / "A" / "broken.dcm").write_bytes(bytes(128) + b"DICM" + bytes(40))
+    data = open_data(
+        _config(tmp_path / "A", tmp_path / "B", validation=8), task=lambda _: None, print_line=lambda _: None
+    )
+    assert [len(domain.skipped) for domain in (data.a, data.held_out["a"], data.b)] == [1, 0, 0]
 
 
 def test_reports_a_damaged_file_and_reads_a_changed_one_again(tmp_path: Path, other: Path) -> None:

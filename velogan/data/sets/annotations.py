@@ -15,7 +15,7 @@ from velogan.data.config import DataConfig
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import Annotation, normalize_batch
 from velogan.data.sets.sources import DomainSource, Folder, LabelMaps, describe_unmatched_files, list_by_stem, stem
-from velogan.files import pluralize
+from velogan.files import join_first, pluralize
 from velogan.metrics.labels import MIN_COLOUR_DISTANCE, find_label_colours, nearest_labels
 from velogan.types import Progress
 
@@ -156,7 +156,7 @@ def open_annotations(
         letter = source.letter.lower()
         if (masks := files.get(f"masks_{letter}")) is not None:
             prepared, indices = _open(config, source, domain, masks, task, print_line)
-            _check_white(prepared, masks.option)
+            _check_has_white(prepared, masks.option)
             keeps_white = config.masks_keep == "inside"
             count, colour = pluralize(len(prepared), "mask"), "white" if keeps_white else "black"
             print_line(f"domain {source.letter}: {count}: what is {colour} there stays as it is")
@@ -225,7 +225,7 @@ def _compare_shapes(option: str, pictures: Folder, annotations: Folder) -> None:
             )
 
 
-def _check_white(masks: Domain, option: str) -> None:
+def _check_has_white(masks: Domain, option: str) -> None:
     """Raise ValueError if nothing in the masks is white."""
     if masks.format.dtype == "float32":
         raise ValueError(f"{option}: masks hold floating-point or signed pixels: save them in 8 or 16 bits")
@@ -259,13 +259,13 @@ def _find_class_colours(maps: Mapping[str, Domain], option: str, print_line: Cal
         str(row[0]) if len(row) == 1 else "#" + "".join(f"{level:02x}" for level in row)
         for row in colours.int().tolist()
     ]
-    shown = " ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    shown = join_first(names, 8, separator=" ")
     kind = "numbers" if channels == 1 else "colours"
     print_line(f"labels: {len(colours)} classes, {kind} {shown}; {share:.1%} of pixels have none")
     for letter, present in classes.items():
         if absent := " ".join(names[index] for index in sorted({*range(len(names))} - {*present.unique().tolist()})):
             print_line(
-                f"labels {letter.upper()}: no sampled pixel is of class {absent}: have A and B the same classes?"
+                f"labels {letter.upper()}: no sampled pixel is of class {absent}: do A and B have the same classes?"
             )
     return colours
 

@@ -188,7 +188,8 @@ def open_domain(
         raise unreadable_error(source, *domain.skipped[0], count=len(domain.skipped))
     form = replace(domain.format, pages=config.pages)
     if isinstance(source, Slices):
-        return replace(domain, format=source.format(form), skipped=(*source.skipped, *domain.skipped), note=note)
+        skipped = domain.skipped if test else (*source.skipped, *domain.skipped)  # held-out slices share the scans
+        return replace(domain, format=source.format(form), skipped=skipped, note=note)
     form = replace(form, range=value_range)
     check_range(source, domain.names, form)
     return replace(domain, format=form, note=note)
@@ -296,7 +297,7 @@ def _write_images(
 
 
 def _prepare(source: ImageSource, settings: _Settings, name: str) -> np.ndarray | str:
-    """Return a prepared image, or the reason why it is unreadable. Raises ValueError if only this attempt failed."""
+    """Return a prepared image, or the reason why it is unreadable. Raises ValueError if a second read succeeds."""
     try:
         nearest = isinstance(source, LabelMaps)
         return prepare(source.read(name).pixels, settings.config, test=settings.test, nearest=nearest)

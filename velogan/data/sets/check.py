@@ -22,7 +22,7 @@ from velogan.data.sets.cache import DEPTHS, check_range
 from velogan.data.sets.prefetch import ordered_map
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import LETTERS, ImageSource, Sources, describe_skipped_files, find_sources
-from velogan.files import pluralize
+from velogan.files import join_first, pluralize
 from velogan.types import Letter, Progress
 
 _DEPTH_NAMES = {"uint8": "", "uint16": "16-bit ", "float32": "float32 "}
@@ -316,6 +316,5 @@ def _describe_sizes(folder: dict) -> str:
 
 
 def _some(description: str, names: list[str]) -> str:
-    shown = [name if name.isprintable() else ascii(name) for name in names[:_MAX_NAMES]]
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return f"{len(names)} {description}: {', '.join(shown)}{more}"
+    shown = join_first([name if name.isprintable() else ascii(name) for name in names], _MAX_NAMES)
+    return f"{len(names)} {description}: {shown}"

@@ -174,13 +174,14 @@ class Slices:
     @property
     def note(self) -> str:
         """A line for the user on volumes, patients, the window and missing slices."""
-        volumes, total = self.index.volumes, sum(len(volume.slices) for volume in self.index.volumes)
+        volumes = [self.index.volumes[number] for number in sorted({number for number, _ in self.chosen})]
         of = f"{pluralize(len(volumes), 'volume')}, {pluralize(len(set(self.patients)), 'patient')}"
         low, high = self.value_range
         shown = "" if self.index.own_scale else f" ({low:g} to {high:g})"
         parts = [f"{pluralize(len(self.chosen), 'slice')} of {of}; window {self.index.window}{shown}"]
-        if total > len(self.chosen):
-            parts.append(f"{total - len(self.chosen)} of {total} slices are left out, since they are dark in it")
+        if dark := sum(sum(volume.empty) for volume in volumes):
+            total = sum(len(volume.slices) for volume in volumes)
+            parts.append(f"{dark} of {total} slices are left out, since they are dark in it")
         if gaps := [volume.slices[0][0] for volume in volumes if volume.has_gaps]:
             parts.append(f"slices are missing between others in {pluralize(len(gaps), 'volume')}, as of {gaps[0]}")
         return "; ".join(parts)
@@ -216,6 +217,8 @@ class Slices:
         number, index = self._places[name]
         volume = self.index.volumes[number]
         files = [(self.folder.hash_of(file), place) for file, place in _neighbours(volume, index, self.neighbours)]
+        if reason := next((hashed for hashed, _ in files if hashed.startswith("unreadable")), ""):
+            return reason
         facts = (VERSION, files, volume.low, volume.high, self.index.own_scale, self.neighbours)
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 

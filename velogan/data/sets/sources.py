@@ -26,7 +26,7 @@ from velogan.data.pictures.picture import MAX_BYTES, MAX_HEADER_BYTES, read_firs
 from velogan.data.pictures.scans import POSSIBLE_SUFFIXES, STACK_SUFFIXES, scan_suffix
 from velogan.data.rendered.apples2oranges import VERSION, render_folder
 from velogan.data.sets.slices import Slices, open_slices
-from velogan.files import sha256
+from velogan.files import join_first, sha256
 from velogan.types import Letter, Progress
 
 LETTERS: tuple[Letter, Letter] = ("A", "B")
@@ -309,7 +309,7 @@ def _describe(root: Path) -> str:
     names = sorted(entry.name for entry in root.iterdir() if not entry.name.startswith("."))
     if not names:
         return "is empty"
-    return f"holds {', '.join(names[:6])}" + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    return f"holds {join_first(names, 6)}"
 
 
 def _find_images(directory: Path, letter: Letter, config: DataConfig, progress: Progress | None) -> ImageSource:
