@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 .PHONY: demo test soak lint format docs dist extras clean
 
 demo: $(VENV)/.ready
-	@echo "Training, translating and scoring: three to twelve minutes, by the speed of this machine."
+	@echo "Training (three to ten minutes, by the speed of this machine), translating and scoring."
 	$(BIN)/velogan demo
 
 test: lint

@@ -3,7 +3,7 @@
     python -m benchmarks.gpu --list
     python -m benchmarks.gpu --minutes 9 --data SETS --out gpu
 
-Each item is a process of its own, whose result is written when it deadline: to OUT/gpu.json, and as tables to
+Each item is a process of its own, whose result is written when it ends: to OUT/gpu.json, and as tables to
 OUT/RECORDS.md. An item whose estimate is longer than the remaining time is skipped, with the reason; one that fails
 does not end the others. Items with results in OUT are not measured again, unless `--only` names them. Items that
 measure time run alone; trainings for scores run in parallel, under NVIDIA's Multi-Process Service if it is installed.

@@ -81,7 +81,8 @@ def _parse_overrides(section: type[BaseModel], value: Any) -> Any:
     parsed = {}
     for name, override in value.items():
         if name not in section.model_fields:
-            raise ValueError(f"{name}: unknown field{did_you_mean(str(name), section.model_fields)}")
+            hint = did_you_mean(str(name), section.model_fields) or f"; there are {', '.join(section.model_fields)}"
+            raise ValueError(f"{name}: unknown field{hint}")
         if override is not None:
             field = section.model_fields[name]
             adapter = TypeAdapter(Annotated[field.annotation, field])  # pyright: ignore
@@ -226,7 +227,7 @@ class Config(BaseModel):
         return config._with_widths(widths_matching(generators, goal, channels=channels))
 
     def match_size_of(self, other: Config) -> Config:
-        """Return a copy with widths that make each generator as large as that of its direction in `other`.
+        """Return a copy with widths that make each generator as large as its counterpart in `other`.
 
         Widths are integers, so sizes match approximately. With networks of a genotype in `other` this is C'64 of
         CycleGANAS, section 4.3, which shows the effect of unequal sizes without a search.

@@ -1,4 +1,4 @@
-"""Types that all packages share, and the declared computation of a module's `forward`."""
+"""Shared types, and `ForwardKind`: what a module's `forward` computes."""
 
 from __future__ import annotations
 

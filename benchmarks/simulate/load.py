@@ -66,7 +66,7 @@ def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseL
         alone, _ = _run_phase(phase, nets, batch, {})
         after, out = _run_phase(phase, nets, batch, caches[phase.split])
         weights = [weight for role in phase.trains for weight in nets[role].parameters()]
-        gradients, few = sum(weight.numel() for weight in weights), len(weights) + len(out.logged) + 1  # and the total
+        gradients, few = sum(weight.numel() for weight in weights), len(weights) + len(out.terms) + 1  # and the total
         yield PhaseLoad(
             phase.name,
             phase.trains,

@@ -118,7 +118,7 @@ def test_from_two_folders_to_a_translator(tmp_path: Path, capsys: pytest.Capture
     rows = (run / "architecture.jsonl").read_text().splitlines()
     assert [json.loads(row)["images"] for row in rows] == [0, 1, 2, 3, 4]
     _, message = _search(capsys, "--method", "two-step", "--method.hidden", 12, *out, code=2)
-    assert "method.scheme is 'two-step' here and 'halves' there" in message
+    assert "--method is 'two-step' here and 'halves' there" in message
     assert main(["translate", str(run), str(run), str(tmp_path / "no")]) == 2
     assert "velogan train --genotype RUN/genotype.json" in capsys.readouterr().err
 

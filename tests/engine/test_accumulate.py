@@ -63,7 +63,7 @@ def test_a_step_counts_all_images_of_its_update(tiny_config: Callable[..., Confi
     config = tiny_config(train={"accumulate": 3}, data={"batch_size": 2}, engine={"precision": "fp32"})
     config = config.model_copy(update={"engine": resolve_engine(config)[0]})
     trainer = build_trainer(config, Data(sources=None, a=domain, b=domain))  # pyright: ignore
-    assert trainer.batch_size == len(next(trainer.loaders["train"].batches(0))["A"]) == 6
+    assert trainer.images_per_step == len(next(trainer.loaders["train"].batches(0))["A"]) == 6
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def _trainer(recorder: Any = None, rules: tuple[str, ...] = ()) -> Trainer:
         ema=EMA({"G_A": nets["G_A"]}, half_life=10, rampup=0.05),
         objective=objective,
         schedule=ScheduleConfig(kind="step", gamma=0.5, every="1 epochs"),
-        batch_size=1,
+        images_per_step=1,
         seed=0,
     )
 

@@ -91,7 +91,7 @@ def test_reports_non_finite_values_that_are_no_overflow(tiny_config: Callable[..
         def loss(nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
             weight = next(nets["G_A"].parameters()).sum()
             total = weight * value + ((weight - weight.detach()).sqrt() if value.isfinite() else 0)
-            return LossOutput(loss=total, logged={"part": total})
+            return LossOutput(loss=total, terms={"part": total})
 
         return loss
 

@@ -40,7 +40,7 @@ def _phase(name: str, role: str, *, factor: float = 1.0) -> Phase:
     def loss(nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         output = nets[role](cache.get("fake", batch["A"]))
         terms = {"square": output.float().square().mean(), "level": factor * output.float().mean()}
-        return LossOutput(loss=terms["square"] + terms["level"], logged=terms, cache={"fake": output})
+        return LossOutput(loss=terms["square"] + terms["level"], terms=terms, cache={"fake": output})
 
     return Phase(name=name, trains=(role,), loss=loss)
 

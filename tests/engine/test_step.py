@@ -21,7 +21,7 @@ def _loss(role: str) -> Callable[[Nets, Batch, PhaseCache], LossOutput]:
 
     def loss(nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         total = _value(nets[role]) * batch["A"].sum()
-        return LossOutput(loss=total, logged={"part": total * 2})
+        return LossOutput(loss=total, terms={"part": total * 2})
 
     return loss
 
@@ -68,7 +68,7 @@ def test_images_have_the_memory_format_and_convolutions_the_type_of_the_options(
         formats.append(batch["A"].is_contiguous(memory_format=torch.channels_last))
         out = nets["G"](torch.ones(1, 1))
         types.append(out.dtype)
-        return LossOutput(loss=out.float().sum(), logged={})
+        return LossOutput(loss=out.float().sum(), terms={})
 
     phases = [Phase(name="phase", trains=("G",), loss=loss)]
     step, nets = _step(phases, autocast=torch.bfloat16, channels_last=True)
@@ -108,7 +108,7 @@ def test_a_runner_gets_the_independent_branches_of_a_loss():
 
     def loss(nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         (first,), (second,) = run_branches(lambda: (_value(nets["G"]),), lambda: (3 * _value(nets["G"]),))
-        return LossOutput(loss=first + second, logged={"first": first, "second": second})
+        return LossOutput(loss=first + second, terms={"first": first, "second": second})
 
     for runner, expected in ((None, []), (run_reversed, [2])):
         step, _ = _step([Phase(name="phase", trains=("G",), loss=loss)], branch_runner=runner)

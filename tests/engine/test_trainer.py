@@ -79,7 +79,7 @@ def build_trainer(size: int = 1, **schedule: Any) -> Trainer:
         ema=EMA(step.nets, half_life=10, rampup=0.05),
         objective=objective,
         schedule=ScheduleConfig.model_validate({"kind": "constant"} | schedule),
-        batch_size=size,
+        images_per_step=size,
         seed=3,
     )
 

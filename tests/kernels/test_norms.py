@@ -73,7 +73,7 @@ def _check(
     dtype, (n, c, h, w) = inputs[0].dtype, inputs[0].shape
     weights = [_random(n, c, h + 2 * pad, w + 2 * pad, seed=7).to(dtype), _random(n, c, h, w, seed=8).to(dtype)]
     used = [weight if is_used else None for weight, is_used in zip(weights, uses)]
-    kernel = kernels.norm if norm else kernels.plain
+    kernel = kernels.norm if norm else kernels.epilogue
     actual = _results(
         lambda x, residual=None: kernel(x, residual=residual, slope=slope, pad=pad),
         [value.to(device).contiguous(memory_format=LAST) for value in inputs],

@@ -116,17 +116,17 @@ def test_generator_loss_by_its_definition(output: str, batched: bool, tiny_confi
         "contrast_a": contrastive_loss(fake, batch["A"]) * 2.0 / 1.5,
         "identity_a": contrastive_loss(identity, batch["B"]) * 2.0 * 0.5 / 1.5,
     }
-    assert set(out.logged) == set(expected)
+    assert set(out.terms) == set(expected)
     for name, value in expected.items():
-        torch.testing.assert_close(out.logged[name], value, rtol=2e-3, atol=1e-4)  # heads' lengths are 1 but for 1e-8
-    torch.testing.assert_close(out.loss, sum(out.logged.values()))
+        torch.testing.assert_close(out.terms[name], value, rtol=2e-3, atol=1e-4)  # heads' lengths are 1 but for 1e-8
+    torch.testing.assert_close(out.loss, sum(out.terms.values()))
     assert torch.equal(out.cache["fake_b"], objective.translate(nets, objective.directions[0], batch["A"])) or batched
 
 
 def test_heads_and_both_parts_learn_from_the_contrast_alone(tiny_config: Callable[..., Config]):
     config = _config(tiny_config, direction="both")
     objective, nets = _objective(config), _nets(config)
-    terms = objective.generator_loss(nets, _batch(objective), {}).logged
+    terms = objective.generator_loss(nets, _batch(objective), {}).terms
     (terms["contrast_a"] + terms["identity_b"]).backward()
     for name in ("E_A", "R_A", "H_A", "E_B", "R_B", "H_B"):
         for weight, value in nets[name].named_parameters():

@@ -57,7 +57,7 @@ def test_loss_terms_by_hand(batched: bool, identity: float):
     }
     if identity:
         expected |= {"identity_a": 20 * 0.5 * 0.2, "identity_b": 10 * 0.5 * 0.5}
-    assert {name: float(value.detach()) for name, value in out.logged.items()} == pytest.approx(expected)
+    assert {name: float(value.detach()) for name, value in out.terms.items()} == pytest.approx(expected)
     assert float(out.loss.detach()) == pytest.approx(sum(expected.values()))
     assert {name: float(value.detach()) for name, value in out.cache.items()} == pytest.approx(
         {"fake_a": 0.3, "fake_b": 0.2}
@@ -69,7 +69,7 @@ def test_loss_terms_by_hand(batched: bool, identity: float):
         "a": 0.5 * ((3 * -0.2 - 1) ** 2 + (3 * 0.2) ** 2),
         "b": 0.5 * ((0.1 - 1 - 1) ** 2 + (0.3 - 1) ** 2),
     }
-    assert {name: float(value.detach()) for name, value in out.logged.items()} == pytest.approx(expected)
+    assert {name: float(value.detach()) for name, value in out.terms.items()} == pytest.approx(expected)
     assert float(out.loss.detach()) == pytest.approx(sum(expected.values()))
 
 
@@ -79,7 +79,7 @@ def test_discriminators_get_fakes_from_the_pool():
     old, new = torch.full((1, 1, 1, 1), 0.9), torch.zeros(1, 1, 1, 1)
     objective.discriminator_loss(nets, batch, {"fake_a": old, "fake_b": old})
     batch["uniform"] = torch.tensor([0.9, 0.0, 0.1, 0.0, 0.0, 0.0]).view(6, 1)  # B's pool swaps, A's does not
-    terms = objective.discriminator_loss(nets, batch, {"fake_a": new, "fake_b": new}).logged
+    terms = objective.discriminator_loss(nets, batch, {"fake_a": new, "fake_b": new}).terms
     assert float(terms["a"].detach()) == pytest.approx(0.5 * ((3 * -0.2 - 1) ** 2 + (3 * 0.9) ** 2))
     assert float(terms["b"].detach()) == pytest.approx(0.5 * ((0.1 - 2) ** 2 + (0 - 1) ** 2))
 
@@ -92,7 +92,7 @@ def test_discriminators_get_source_images_as_fakes():
     cache = {"fake_a": torch.full((2, 1, 1, 1), 0.8), "fake_b": torch.full((2, 1, 1, 1), -0.7)}
     objective = _objective(shape=(1, 1, 1), source_as_fake_fraction=0.5, pool_size=0)
     assert objective.num_uniforms == {"train": 8}
-    terms = objective.discriminator_loss(nets, {"A": a, "B": b, "uniform": uniform}, cache).logged
+    terms = objective.discriminator_loss(nets, {"A": a, "B": b, "uniform": uniform}, cache).terms
     fakes_a = [3 * 0.1, 3 * -0.7]
     fakes_b = [0.8 - 1, -0.4 - 1]
     real_a = [(3 * -0.2 - 1) ** 2, (3 * -0.4 - 1) ** 2]
@@ -113,7 +113,7 @@ def test_heads_on_pretrained_features_ignore_source_images():
     uniform[6] = torch.tensor([0.1, 0.6])  # the first of A
     cache = {name: torch.tensor([-0.7, -0.6]).view(2, 1, 1, 1) for name in ("fake_a", "fake_b")}
     objective = _objective(shape=(1, 1, 1), source_as_fake_fraction=0.2, pool_size=0)
-    terms = objective.discriminator_loss(nets, batch | {"uniform": uniform}, cache).logged
+    terms = objective.discriminator_loss(nets, batch | {"uniform": uniform}, cache).terms
 
     def loss(real: list[float], fakes: list[tuple[float, float, float]]) -> float:
         """`fakes`: inputs and weights of the heads on features, and inputs of the PatchGAN."""
@@ -133,9 +133,9 @@ def test_edge_loss_compares_each_fake_with_its_source():
     plain = _objective().generator_loss(nets, batch, {})
     for letter, fake, source in (("a", "fake_b", "A"), ("b", "fake_a", "B")):
         expected = 3.0 * edge_loss(out.cache[fake], batch[source])
-        assert out.logged[f"edges_{letter}"].item() == pytest.approx(expected.item())
+        assert out.terms[f"edges_{letter}"].item() == pytest.approx(expected.item())
         assert expected.item() > 0.1
-    assert out.logged.keys() - plain.logged.keys() == {"edges_a", "edges_b"}
+    assert out.terms.keys() - plain.terms.keys() == {"edges_a", "edges_b"}
 
 
 def test_cycles_are_independent_branches():
@@ -151,6 +151,6 @@ def test_cycles_are_independent_branches():
     for runner in (None, run_reversed):
         with use_branch_runner(runner):
             out = _objective(shape=(3, 16, 16)).generator_loss(nets, batch, {})
-        results.append({**out.logged, **out.cache})
+        results.append({**out.terms, **out.cache})
     assert counts == [2]
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())

@@ -45,19 +45,19 @@ def test_loss_terms_by_hand(batched: bool):
     first = objective.autoencoder_loss(nets, batch, {})
     # E(a) = 0.2, E(b) = -0.6; R(E(a)) = 0.35, R(E(b)) = -0.05
     expected = {"reconstruction_a": 3 * 0.25, "reconstruction_b": 3 * 0.25, "scale": 5 * math.log(0.2) ** 2}
-    assert _floats(first.logged) == pytest.approx(expected)
+    assert _floats(first.terms) == pytest.approx(expected)
     assert len(first.cache) == (1 if batched else 2)
     assert torch.cat([*first.cache.values()]).flatten().tolist() == pytest.approx([0.2, -0.6])
 
     second = objective.translator_loss(nets, batch, {name: value.detach() for name, value in first.cache.items()})
     # T(E(a)) = 0.7, T(E(b)) = -0.1
     expected = {"deviation_target_a": 7 * 0.5, "deviation_source_a": 2 * 0.5, "adversarial_a": (0.7 - 1) ** 2}
-    assert _floats(second.logged) == pytest.approx(expected)
+    assert _floats(second.terms) == pytest.approx(expected)
     assert float(second.loss.detach()) == pytest.approx(sum(expected.values()))
 
     cache = {name: value.detach() for name, value in {**first.cache, **second.cache}.items()}
     third = objective.discriminator_loss(nets, batch, cache)
-    assert _floats(third.logged) == pytest.approx({"d_a": 0.5 * ((-0.6 - 1) ** 2 + 0.7**2)})
+    assert _floats(third.terms) == pytest.approx({"d_a": 0.5 * ((-0.6 - 1) ** 2 + 0.7**2)})
 
 
 def test_both_directions_by_hand():
@@ -73,14 +73,21 @@ def test_both_directions_by_hand():
         "deviation_source_b": 1.2,
         "adversarial_b": (-1.8 - 1 - 1) ** 2,
     }
-    assert _floats(out.logged) == pytest.approx(expected)
+    assert _floats(out.terms) == pytest.approx(expected)
     out = objective.discriminator_loss(nets, batch, {name: value.detach() for name, value in out.cache.items()})
-    assert _floats(out.logged) == pytest.approx(
+    assert _floats(out.terms) == pytest.approx(
         {
             "d_a": 0.5 * ((-0.6 - 1) ** 2 + 0.7**2),
             "d_b": 0.5 * ((0.2 - 1 - 1) ** 2 + (-1.8 - 1) ** 2),
         }
     )
+
+
+def test_rejects_a_loss_without_terms():
+    nets, batch = _by_hand()
+    objective = _objective(adversarial=0.0, deviation_target=0.0, deviation_source=0.0)
+    with pytest.raises(ValueError, match="method: all weights of a network's loss are 0; set one of them above 0"):
+        objective.translator_loss(nets, batch, {})
 
 
 def test_discriminators_get_fakes_from_the_pool():
@@ -90,7 +97,7 @@ def test_discriminators_get_fakes_from_the_pool():
     for fake in (0.9, 0.0):
         batch["uniform"] = torch.tensor([[0.9], [0.0]])  # swaps once it is full
         cache = {"fake_D_A": torch.full((1, 1, 1, 1), fake), "encoded_0": encoded[0], "encoded_1": encoded[1]}
-        terms = objective.discriminator_loss(nets, batch, cache).logged
+        terms = objective.discriminator_loss(nets, batch, cache).terms
     assert float(terms["d_a"].detach()) == pytest.approx(0.5 * ((-0.6 - 1) ** 2 + 0.9**2))
 
 

@@ -18,7 +18,7 @@ from velogan.data.sets.sources import Folder, find_sources
 from velogan.evaluation.evaluate import evaluate
 from velogan.kernels.inference import Accelerator
 from velogan.networks.build import build_network
-from velogan.networks.generators import compose, split
+from velogan.networks.generators import compose, split_stages
 from velogan.networks.outputs import apply_change
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
@@ -65,7 +65,7 @@ def test_train_sample_evaluate_and_report(one_pair: Callable[..., Config], tmp_p
     names = {"psnr_object_db", "psnr_background_db", "psnr_reconstruction_db", "ssim_reconstruction"}
     assert {(name, weights) for name in names for weights in ("raw", "ema")} <= set(scores)
     assert json.loads((run / "scores.json").read_text())["scores"] == result["scores"]
-    psnr = _reconstruction_psnr(compose(*split(load_translator(run, weights="raw").net)[::2]), config)
+    psnr = _reconstruction_psnr(compose(*split_stages(load_translator(run, weights="raw").net)[::2]), config)
     assert scores["psnr_reconstruction_db", "raw"] == pytest.approx(psnr, abs=0.05)
     page = write_report([run]).read_text()
     assert all(words in page for words in ("Reconstruction PSNR", '"reconstruction"', '"b2b"'))
@@ -133,7 +133,7 @@ def test_an_identity_translator_leaves_images_unchanged(one_pair: Callable[..., 
     )
     _train(config, run)
     translator = load_translator(run)
-    encoder, translate, decoder = split(translator.net)
+    encoder, translate, decoder = split_stages(translator.net)
     images = torch.rand(2, 3, 32, 32) * 2 - 1
     with torch.no_grad():
         encoded = encoder(images)

@@ -88,14 +88,14 @@ class _Losses:
             "near": self.config.nearness * F.l1_loss(fake, batch["A"]),
             "adversarial": (nets["critic"](fake).float() - 1).square().mean(),
         }
-        return LossOutput(loss=terms["near"] + terms["adversarial"], logged=terms, cache={"fake": fake})
+        return LossOutput(loss=terms["near"] + terms["adversarial"], terms=terms, cache={"fake": fake})
 
     def criticise(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         assert "fake" not in cache, "the cache of the other split"
         fake = nets["painter"](batch["A"]).detach()
         self.state.get_buffer("draws").add_(batch["uniform"].sum())
         loss = (nets["critic"](batch["B"]).float() - 1).square().mean() + nets["critic"](fake).float().square().mean()
-        return LossOutput(loss=loss, logged={"both": loss})
+        return LossOutput(loss=loss, terms={"both": loss})
 
 
 def _tiny() -> Config:

@@ -22,7 +22,7 @@ from velogan.networks.discriminators import (
     DiscriminatorConfig,
     build_discriminator,
 )
-from velogan.networks.generators import GeneratorConfig, build_generator, compose, split
+from velogan.networks.generators import GeneratorConfig, build_generator, compose, split_stages
 from velogan.networks.layers import initialise
 
 SIDES: dict[Kind, int] = {"e": 6, "r": 12, "d": 24}
@@ -68,7 +68,7 @@ def test_gradients_of_dilated_convolutions_of_any_width(name: str):
 def test_shapes_of_the_paper():
     """256x256x3 to 64x64xH and back; the last activation is a tanh."""
     net = initialise(build_generator(_generator(channels=5)), gain=1.0)
-    stages, images = split(net), torch.randn(1, 3, 256, 256)
+    stages, images = split_stages(net), torch.randn(1, 3, 256, 256)
     assert stages.encoder(images).shape == (1, 5, 64, 64)
     assert stages.translator(stages.encoder(images)).shape == (1, 5, 64, 64)
     out = net(images)
@@ -105,7 +105,7 @@ def test_rebuilds_random_networks_from_headers(space: Space):
 def test_stages_compose_the_generator_and_its_autoencoder():
     config = _generator(blocks=2, operations=("conv4", "avg_pool", *["conv3"] * 4, "nearest", "transposed3"))
     net, images = build_generator(config), torch.randn(1, 3, 32, 32)
-    stages = split(net)
+    stages = split_stages(net)
     composed = compose(*stages)
     assert composed.state_dict().keys() == net.state_dict().keys()
     assert torch.equal(composed(images), net(images))

@@ -12,7 +12,7 @@ from velogan.networks.discriminators import (
     build_discriminator,
     build_encoding_discriminator,
 )
-from velogan.networks.generators import GeneratorConfig, build_generator, split
+from velogan.networks.generators import GeneratorConfig, build_generator, split_stages
 from velogan.networks.layers import initialise
 
 
@@ -56,7 +56,7 @@ def test_the_receptive_field_on_encodings_is_73_pixels():
     config = DiscriminatorConfig(channels=2, norm="none")
     image = torch.randn(1, 3, 160, 160, requires_grad=True)
     net = initialise(build_encoding_discriminator(config, in_channels=8), gain=0.5)
-    net(split(plain).encoder(image))[0, 0, 9, 9].backward()
+    net(split_stages(plain).encoder(image))[0, 0, 9, 9].backward()
     assert image.grad is not None
     rows = image.grad.abs().sum((0, 1, 3)).nonzero()
     assert int(rows.max() - rows.min()) + 1 == 73

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from velogan.networks.build import NetworkFactory
-from velogan.networks.generators import GeneratorConfig, build_generator, compose, split
+from velogan.networks.generators import GeneratorConfig, build_generator, compose, split_stages
 from velogan.networks.layers import initialise
 from velogan.search.supernet import SupernetFactory
 
@@ -56,7 +56,7 @@ def test_dropout_as_in_the_reference(network: str, count: int):
 def test_stages_compose_the_generator(fields: dict[str, Any]):
     net = initialise(build_generator(GeneratorConfig.model_validate({"channels": 2, "blocks": 2} | fields)), gain=0.5)
     net.eval()
-    stages = split(net)
+    stages = split_stages(net)
     names = [set(stage.state_dict()) for stage in stages]
     assert set.union(*names) == set(net.state_dict())
     assert sum(map(len, names)) == len(net.state_dict())
@@ -76,7 +76,7 @@ def test_the_resize_decoder_has_no_checkerboard_on_constant_features():
         torch.manual_seed(0)
         net = build_generator(GeneratorConfig(channels=4, decoder=name, norm="none", init="kaiming"))
         with torch.no_grad():
-            images = split(net).decoder(torch.ones(1, 16, 8, 8))
+            images = split_stages(net).decoder(torch.ones(1, 16, 8, 8))
         assert images.shape == (1, 3, 32, 32)
         spread[name] = float((images[..., 8:-8, 8:-8] - images[..., 8:9, 8:9]).abs().max())
     assert spread["resize"] < 1e-5
@@ -85,16 +85,16 @@ def test_the_resize_decoder_has_no_checkerboard_on_constant_features():
 
 def test_identity_initialisation_of_blocks():
     fields = {"channels": 2, "blocks": 3, "norm": "none", "dropout": True}
-    stages = split(_build(**fields, init="identity"))
+    stages = split_stages(_build(**fields, init="identity"))
     encodings = torch.randn(1, 8, 4, 4)
     assert torch.equal(stages.translator(encodings), encodings)
-    assert not torch.equal(split(_build(**fields)).translator(encodings), encodings)
+    assert not torch.equal(split_stages(_build(**fields)).translator(encodings), encodings)
     assert all(value.any() for stage in stages[::2] for name, value in stage.named_parameters() if "weight" in name)
     cells = {"network": "cells", "channels": 8, "blocks": 2, "norm": "none", "init": "identity"}
     larger = torch.randn(1, 8, 5, 5)  # a dilated 5x5 convolution reflects four pixels
     for networks in (NetworkFactory(), SupernetFactory()):
         net = networks.generator(GeneratorConfig.model_validate(cells))
-        assert torch.equal(split(net).translator(larger), larger)
+        assert torch.equal(split_stages(net).translator(larger), larger)
     for wrong in ({"norm": "instance"}, {"network": "unet_128"}):
         with pytest.raises(ValueError, match=r"init=identity is for residual blocks without norms.*: set init=kaiming"):
             _build(**fields | wrong, init="identity")
@@ -102,7 +102,7 @@ def test_identity_initialisation_of_blocks():
 
 def test_the_receptive_field_of_an_encoding_is_13_pixels():
     net = build_generator(GeneratorConfig(channels=2, blocks=1, norm="none"))
-    encoder = split(initialise(net, gain=0.5)).encoder
+    encoder = split_stages(initialise(net, gain=0.5)).encoder
     image = torch.randn(1, 3, 64, 64, requires_grad=True)
     encoder(image)[0, :, 8, 8].sum().backward()
     assert image.grad is not None

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from velogan.networks.generators import GeneratorConfig, build_generator, split
+from velogan.networks.generators import GeneratorConfig, build_generator, split_stages
 from velogan.networks.layers import initialise
 from velogan.networks.outputs import (
     FILTER_EPSILON,
@@ -45,7 +45,7 @@ def test_a_change_generator_applies_the_decoded_change():
     net = initialise(_build(output="change", decoder="simple"), gain=0.5)
     assert isinstance(net, ChangeGenerator)
     images = torch.rand(2, 3, 16, 16) * 2 - 1
-    encoder, translator, decoder = split(net)
+    encoder, translator, decoder = split_stages(net)
     encoded = encoder(images)
     expected = apply_change(images, after=decoder(translator(encoded)), before=decoder(encoded))
     assert expected.abs().max() > 1

@@ -90,7 +90,7 @@ def test_ignores_old_statistics_and_prefixes_of_wrappers(kind: str, prefix: str)
     network = recognise(old, file="it")
     assert network.header["config"]["norm"] == "instance"
     assert len(network.state) == len(plain)
-    assert network.parameters == sum(value.numel() for value in plain.values())
+    assert network.num_parameters == sum(value.numel() for value in plain.values())
 
 
 def _changed(state: dict[str, Tensor], **changes: Tensor | None) -> dict[str, Tensor]:

@@ -86,7 +86,7 @@ class _Inner:
     def phases(self) -> list[Phase]:
         def loss(nets: dict[str, nn.Module], batch: dict[str, Tensor], cache: object) -> LossOutput:
             fake = nets["G_A"](batch["A"])
-            return LossOutput(loss=fake.mean() * 0, logged={}, cache={"fake_b": fake})
+            return LossOutput(loss=fake.mean() * 0, terms={}, cache={"fake_b": fake})
 
         return [Phase(name="generator", trains=("G_A",), loss=loss)]  # pyright: ignore[reportArgumentType]
 
@@ -101,15 +101,15 @@ def test_semantic_loss_is_the_mean_over_microbatches_and_falls_as_classes_return
     images = _levels(labels)[:, None].repeat(1, 3, 1, 1)
     batch = {"A": images, "B": images, "label_a": labels}
     optimizer = torch.optim.Adam(segmenter.parameters(), lr=1e-2)
-    assert generator.loss(nets, batch, {}).logged["semantic_a"].item() < 1.2  # hardly trained
+    assert generator.loss(nets, batch, {}).terms["semantic_a"].item() < 1.2  # hardly trained
     for _ in range(40):
         optimizer.zero_grad()
         out = segmenter_phase.loss(nets, batch, {})
         out.loss.backward()
         optimizer.step()
-    assert out.logged["accuracy_a"] > 0.95
+    assert out.terms["accuracy_a"] > 0.95
     half = torch.where(torch.arange(16) < 8, labels, -1)  # pixels without a class do not count
-    assert segmenter_phase.loss(nets, {**batch, "label_a": half}, {}).logged["accuracy_a"] > 0.9
+    assert segmenter_phase.loss(nets, {**batch, "label_a": half}, {}).terms["accuracy_a"] > 0.9
     with torch.no_grad():
         loss = generator.loss(nets, batch, {}).loss
         halves = [generator.loss(nets, {n: v[i : i + 2] for n, v in batch.items()}, {}).loss for i in (0, 2)]

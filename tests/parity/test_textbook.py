@@ -139,7 +139,7 @@ def test_five_steps_equal_the_textbook_loop_bit_for_bit(case: str, tiny_config: 
         ema=EMA({"G_A": nets["G_A"]}, half_life=10, rampup=0.05),
         objective=objective,
         schedule=config.schedule,
-        batch_size=size,
+        images_per_step=size,
         seed=config.train.seed,
     )
     trainer.run(parse_length(f"{EPOCHS} epochs", images_per_epoch=size))

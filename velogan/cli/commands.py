@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Command:
-    """A command: a summary of one line, and its class as `module:name`, where the module is in this package."""
+    """A command: its one-line summary, and its class as `module:name` of a module in this package."""
 
     summary: str
     class_path: str
@@ -31,17 +31,17 @@ class Command:
 
 COMMANDS: dict[tuple[str, ...], Command] = {
     ("train",): Command(
-        "Train a translator between two folders of images; run the same command again to resume.", "train:Train"
+        "Train a translator between two folders of pictures; run the same command again to resume.", "train:Train"
     ),
     ("search",): Command(
-        "Search for generator and discriminator architectures on two folders of images (docs/search.md).",
+        "Search for generator and discriminator architectures on two folders of pictures (docs/search.md).",
         "search:Search",
     ),
     ("translate",): Command(
-        "Translate one image or a folder of images with a trained run or a weights file.", "translate:Translate"
+        "Translate a picture or a folder of pictures with a trained run or a weights file.", "translate:Translate"
     ),
     ("evaluate",): Command(
-        "Score a run on held-out images, compared with the unchanged input; or one folder against another.",
+        "Score a run on held-out pictures, compared with the unchanged input; or one folder against another.",
         "evaluate:Evaluate",
     ),
     ("import",): Command(

@@ -27,7 +27,7 @@ def dry_run(config: Config, out: Path | None, *, defaults: Config, quiet: bool) 
     from velogan.data.sets.annotations import DEFAULT_CLASSES, find_annotations
     from velogan.data.sets.pair import probe_channels
     from velogan.data.sets.sources import find_sources
-    from velogan.methods.fit import parameters_of
+    from velogan.methods.fit import count_role_parameters
     from velogan.observe.progress import Display
     from velogan.training.engine_settings import resolve_engine
     from velogan.training.record import format_decisions
@@ -58,7 +58,7 @@ def dry_run(config: Config, out: Path | None, *, defaults: Config, quiet: bool) 
     result = {
         "pictures": {domain.letter: _count_pictures(domain, count) for domain, count in zip(domains, channels)},
         "preparation": _preparation(config.data),
-        "networks": parameters_of(real.method, real.spec),
+        "networks": count_role_parameters(real.method, real.spec),
         "images": images,
         "estimate": estimate,
         "config": config.model_dump(mode="json"),

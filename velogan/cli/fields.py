@@ -26,7 +26,7 @@ else:
 Overrides = Annotated[
     tuple[str, ...],
     arg(
-        help="Fields that differ for the network of direction B to A: --generator-b channels=32 blocks=6.",
+        help="Fields that differ for the network of direction B to A: --generator-b channels=32.",
         metavar="FIELD=VALUE",
     ),
 ]
@@ -209,7 +209,7 @@ def _parse_overrides(section: str, words: Sequence[str]) -> dict[str, Any]:
 
 
 def has_data(command: ConfigFlags, *presets: str) -> bool:
-    """Return whether the flags or the file name the training images, or all presets include their own."""
+    """Return whether the flags or --config set the training images, or all presets include their own."""
     is_named = command.data or command.config is not None or command.fields.data.path != Config().data.path
     return bool(is_named) or all(preset in DEMOS for preset in presets)
 

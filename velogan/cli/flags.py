@@ -63,7 +63,7 @@ class Flags(ABC):
 
     @classmethod
     def parse(cls, argv: Sequence[str], *, prog: str, description: str) -> Self:
-        """Return the command with the values of its flags. Raises ValueError, with one sentence, if they are wrong."""
+        """Parse the flags, or print help and exit. Raises ValueError with one sentence if they are invalid."""
         if requests_help(argv):
             note = f"\n\nAll flags: {prog} --help-all." if cls.HELP_FLAGS else ""
             show_help(cls.arguments(argv), prog=prog, description=description + note)
@@ -179,7 +179,8 @@ def explain_parse_error(output: str, argv: Sequence[str], *, flags: Sequence[str
         file = next((word for word in argv if word.startswith("-") and os.path.lexists(word)), None)
         return f"{file} looks like a flag: write ./{file}" if file else f"{match[1]}: its value is missing"
     if match := re.search(r"Missing from [^:]*: (.*?) \(required\)", output):
-        return f"missing: {match[1]}"
+        name, _, text = match[1].partition(" ")
+        return f"{name} is missing: {text}"
     return output
 
 

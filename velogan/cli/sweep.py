@@ -28,7 +28,7 @@ class Sweep(ConfigFlags):
 
     Run the same command again to resume, except with --search optuna; more seeds or values extend a finished sweep.
 
-    velogan sweep --data horse2zebra --out sweeps/rates --vary optimizer.lr=0.01,0.02
+    velogan sweep --data horse2zebra --out sweeps/rates --vary optimizer.lr=0.01,0.02 --images 3000
     velogan sweep plan.yaml --out sweeps/rates
     """
 

@@ -72,9 +72,8 @@ class Train(RunCommand):
     modules: Annotated[
         bool,
         arg(
-            help="Train each module of the method in a process of its own under Ray (extra scale), with copies of the "
-            "other networks that are exchanged every five steps, at no cost of quality; --train.exchange-every sets "
-            "the interval (docs/scale.md)."
+            help="Train each module of the method in its own process under Ray (extra scale), with copies of the other "
+            "networks; they are exchanged every five steps, or --train.exchange-every (docs/scale.md)."
         ),
     ] = False
     address: Annotated[

@@ -33,6 +33,7 @@ SHORT_FLAGS = {
     "--seed": "train.seed",
     "--image-size": "data.crop_size",
     "--device": "engine.device",
+    "--method": "method.scheme",
 }
 """Short flags, and the field of the configuration that each sets."""
 
@@ -95,6 +96,8 @@ def explain_unknown_flag(flag: str, flags: Iterable[str]) -> str:
         full_name = known.lstrip("-").replace("-", "_")
         for key in {full_name, full_name.rpartition(".")[2]}:
             by_name.setdefault(key, []).append(known)
+    if "." in name and name in by_name:
+        return f"{flag}: the chosen {name.partition('.')[0]} does not have it"
     hint = HINTS.get(name, "")
     needed = hint.split()[0].lstrip("-") if hint.startswith("-") else "size"  # commands with presets have --size
     if hint and needed in by_name:

@@ -114,8 +114,8 @@ class DataConfig(BaseModel):
     )
     batch_size: int | Literal["auto"] = Field(
         default=1,
-        description="Images of each domain per step and process. auto: the largest power of two that fits into "
-        "memory, found by trial at the start of a run.",
+        description="Images of each domain per forward pass and process; a step has train.accumulate passes. auto: the "
+        "largest power of two that fits into memory, found by trial at the start of a run.",
     )
     validation: int = Field(
         default=32,

@@ -35,7 +35,7 @@ def finite_flags(terms: Iterable[Tensor], parameters: Iterable[nn.Parameter]) ->
     """Return one flag for each scalar in `terms`, and a last one for the gradients of `parameters`: true if finite.
 
     The flags are bools on the terms' device; nothing waits for it. Gradients are checked by their norms, the cheapest
-    pass over them. Gradients whose squares overflow count as infinite: so would be Adam's second moment.
+    pass over them. Gradients whose squares overflow count as infinite: so would Adam's second moment.
     """
     values = [term.detach().float() for term in terms]
     norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])

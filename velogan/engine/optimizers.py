@@ -48,7 +48,7 @@ class OptimizerConfig(BaseModel):
 
     @property
     def kinds(self) -> set[Kind]:
-        """All kinds of this section and its rules."""
+        """The kinds of optimizers in this section and its rules."""
         return {self.kind, *(_parse_rule(rule)[1].get("kind", self.kind) for rule in self.rules)}
 
     def parameter_group(self, network: str) -> tuple[Kind, dict[str, Any]]:
@@ -67,7 +67,7 @@ class OptimizerConfig(BaseModel):
 
 
 def _parse_rule(rule: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Return the pattern of a rule, and its changes of the sections optimizer and schedule."""
+    """Return the pattern of a rule, and its changes to the sections optimizer and schedule."""
     pattern, _, rest = rule.partition(":")
     parts = [[word.strip() for word in part.split("=")] for part in rest.split(",")]
     if not pattern.strip() or not all(len(part) == 2 and all(part) for part in parts):

@@ -34,8 +34,8 @@ MAX_TEMP_DIR = 18
 """Maximum length of the path of the temporary folder, else /tmp: macOS allows 103 bytes for a socket of Ray."""
 
 
-def require_ray(extra: str, *modules: str, user: str) -> None:
-    """Raise ValueError, with the install command of `extra`, if a module that `user` needs cannot be imported.
+def require_ray(extra: str, *modules: str, feature: str) -> None:
+    """Raise ValueError, with the install command of `extra`, if a module that `feature` needs cannot be imported.
 
     The modules are imported, because a part of Ray may be installed without its dependencies.
     """
@@ -44,7 +44,7 @@ def require_ray(extra: str, *modules: str, user: str) -> None:
         try:
             import_module(module)
         except ImportError:
-            raise ValueError(f"{user} needs {module}, which cannot be imported here: {install_hint(extra)}") from None
+            raise ValueError(f"{feature} needs {module}, which cannot be imported: {install_hint(extra)}") from None
 
 
 @contextmanager

@@ -154,7 +154,7 @@ class Step:
             output = self._loss(phase, microbatch)
             loss = output.loss if count == 1 else output.loss / count
             (loss if self.scale is None else loss * self.scale.factor).backward()
-            for name, value in {**output.logged, "total": output.loss}.items():
+            for name, value in {**output.terms, "total": output.loss}.items():
                 sums[name] = sums[name] + value.detach() if name in sums else value.detach()
             microbatch.cache |= {name: value.detach() for name, value in output.cache.items()}
         return sums if count == 1 else {name: value / count for name, value in sums.items()}
@@ -182,7 +182,7 @@ class Step:
                 self.scale.skip.copy_(torch.maximum(self.scale.skip, self.latch.is_set))
         elif not flags.all():
             raise NonFiniteError(phase.name, nonfinite_names(names, flags), number=int(number))
-        # with a latch the optimizers read `skip` themselves, on the device
+        # with a latch the optimizers read it themselves, on the device, as `found_inf`
         if self.latch is not None or self.scale is None or not self.scale.skip:
             for optimizer in optimizers_of(phase, self.optimizers):
                 optimizer.step()

@@ -79,7 +79,7 @@ class Trainer:
     loaders: by split; the length of the first one is an epoch
     objective: its `state` is saved with the run; its `num_uniforms` per image are added to the batch on the host
     schedule: sets the learning rates
-    batch_size: images of a step, on all ranks together
+    images_per_step: of each domain, on all ranks together
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Trainer:
         objective: Objective,
         ema: EMA,
         schedule: ScheduleConfig,
-        batch_size: int,
+        images_per_step: int,
         seed: int,
         distributed: DistributedContext | None = None,
     ):
@@ -99,7 +99,7 @@ class Trainer:
         self.ema = ema
         self.loaders: Mapping[str, Loader] = loaders
         self.state, self.num_uniforms = objective.state, objective.num_uniforms
-        self.batch_size, self.seed = batch_size, seed
+        self.images_per_step, self.seed = images_per_step, seed
         self.device = next(weight.device for net in self.nets.values() for weight in net.parameters())
         self.stats, self.clock = Stats(), Clock()
         self.schedule = Schedule(schedule, step.optimizers)
@@ -130,7 +130,7 @@ class Trainer:
             try:
                 self._run_steps(iterators, hooks)
             except NonFiniteError as error:
-                error.images = error.number * self.batch_size + self.images % self.batch_size
+                error.images = error.number * self.images_per_step + self.images % self.images_per_step
                 raise
 
     def _run_steps(self, iterators: Mapping[str, Iterator[Batch]], hooks: Sequence[Hook]) -> None:
@@ -192,9 +192,9 @@ class Trainer:
             self.set_length(self.length)
 
     def _train_step(self, batches: Batches) -> None:
-        number = self.images // self.batch_size
-        batches = self._add_uniform_numbers(batches)
-        images = self.images + self.batch_size
+        number = self.images // self.images_per_step
+        batches = self._prepare_batches(batches)
+        images = self.images + self.images_per_step
         hooks: list[PostStepHook] = [self.stats]
         if (number + 1) % EMA.EVERY == 0:
             self.ema.set_decay(images)
@@ -202,7 +202,7 @@ class Trainer:
         self.step(batches, number=number, post_step_hooks=hooks)
         self.images = images
 
-    def _add_uniform_numbers(self, batches: Batches) -> Batches:
+    def _prepare_batches(self, batches: Batches) -> Batches:
         """Seed the step; return its batches with uniform random numbers, and swapped halves after `swap_halves_at`."""
         if self.progress >= self._swap_halves_at and HALVES[0] in batches:  # else nodes have the batches
             first, second = HALVES

@@ -115,13 +115,13 @@ def _file(direction: Direction, model: Translator, exported: Exported, metadata:
     rows = {
         "direction": direction,
         "network": network.description,
-        "parameters": f"{network.parameters:,}",
+        "parameters": f"{network.num_parameters:,}",
         "size": f"{exported.megabytes:.2f} MB",
         "input": f"`(B, {header.get('in_channels', 3)}, H, W)` float32 in [-1, 1]; H and W are multiples of "
         f"{model.multiple}",
         "output": f"`(B, {header.get('out_channels', 3)}, H, W)` float32 in [-1, 1]",
         "pixels": f"{_pixel_text(header.get('input'))} in, {_pixel_text(header.get('output'))} out, for -1 to 1",
-        "checked": f"{difference} from eager PyTorch in float32 at {sizes}, by {exported.by}",
+        "checked": f"{difference} from eager PyTorch in float32 at {sizes}, by {exported.runtime}",
         "trained on": _data(header),
         "images seen": header.get("images_seen", "unknown"),
         "weights": f"{header.get('weights', 'unknown')}, of `{model.file.name if model.file else 'memory'}`",
@@ -227,11 +227,11 @@ def _scores_of(direction: Direction, model: Translator) -> tuple[dict[str, Any],
 
 
 def _table_row(score: Mapping[str, Any]) -> str:
-    value, real, baseline = (_number(score.get(key)) for key in ("value", "real", "baseline"))
-    interval = " to ".join(map(_number, score.get("interval_95") or ()))
+    value, real, baseline = (_format_number(score.get(key)) for key in ("value", "real", "baseline"))
+    interval = " to ".join(map(_format_number, score.get("interval_95") or ()))
     pictures = (str(score.get(key, "")) for key in ("images_fake", "split"))
     return f"| {' | '.join([score['direction'], score['name'], value, interval, real, baseline, *pictures])} |"
 
 
-def _number(value: Any) -> str:
+def _format_number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, (int, float)) else ""

@@ -54,14 +54,14 @@ class Exported:
 
     max_difference: from eager PyTorch in float32, for values in [-1, 1], on images of `sizes` in batches of 1 and 2
     sizes: (H, W) of the images
-    by: the program that ran the exported network, with its version
+    runtime: the program that ran the exported network, with its version
     half: whether weights are stored in float16; None if that was not tried
     """
 
     file: Path
     max_difference: float
     sizes: list[Size]
-    by: str
+    runtime: str
     half: bool | None = None
 
     @property
@@ -93,19 +93,19 @@ def export(
     with atomic_write(file) as tmp_path:
         suffixed = tmp_path.with_name(tmp_path.name + SUFFIXES[format])  # libraries depend on the suffix
         try:
-            run, by = write(model, suffixed)
+            run, runtime = write(model, suffixed)
             sizes = _sizes(model)
             difference = _max_difference(model, run, sizes)
             if not difference <= MAX_DIFFERENCE:
                 raise ValueError(
-                    f"{file}: results of {by} differ by {difference:.2g} from PyTorch's, more than {MAX_DIFFERENCE}: "
-                    "choose another format"
+                    f"{file}: results of {runtime} differ by {difference:.2g} from PyTorch's, more than "
+                    f"{MAX_DIFFERENCE}: choose another format"
                 )
             half = _store_half(model, suffixed, sizes) if format == "web" else None
             suffixed.replace(tmp_path)
         finally:
             suffixed.unlink(missing_ok=True)
-    return Exported(file, half or difference, sizes, by, half=None if format != "web" else half is not None)
+    return Exported(file, half or difference, sizes, runtime, half=None if format != "web" else half is not None)
 
 
 def _store_half(model: Translator, file: Path, sizes: list[Size]) -> float | None:

@@ -40,7 +40,7 @@ def import_reference(source: Path, run: Path, *, picture_statistics: bool = Fals
     origin = {"imported": str(source), "picture_statistics": picture_statistics}
     write_record(run, {"velogan": __version__, **origin})
     records = [
-        {"role": role, "network": network.description, "parameters": network.parameters}
+        {"role": role, "network": network.description, "parameters": network.num_parameters}
         for role, network in networks.items()
     ]
     return {"run": str(run), "networks": records}

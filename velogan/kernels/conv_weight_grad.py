@@ -13,7 +13,7 @@ from velogan.kernels.norms import to_channels_last
 
 
 def fits_conv_weight_grad(layer: nn.Module, block: int = BLOCK) -> TypeGuard[nn.Conv2d | nn.ConvTranspose2d]:
-    """Return whether a `weight_gradient` for channels in multiples of `block` can compute the gradient of `layer`."""
+    """Return whether `weight_gradient`, for channels in multiples of `block`, supports `layer`."""
     return (
         isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))
         and layer.in_channels % block == layer.out_channels % block == 0

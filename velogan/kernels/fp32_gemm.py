@@ -1,8 +1,8 @@
 """Bind native convolutions and gradients, built from float32 matrix products, for any CPU.
 
-They replace `Bf16Gemm` on CPUs on which bfloat16 is slow: 3x3 convolutions by the larger of Winograd's algorithms,
-F(4x4, 3x3), with a quarter of the multiplications, and weight gradients, for which libraries are slow on channels-last
-images. Sums do not depend on the number of threads. Images are `(N, C, H, W)` float32, dense and channels-last.
+They replace `Bf16Gemm` on CPUs on which bfloat16 is slow: 3x3 convolutions by Winograd's algorithm F(4x4, 3x3),
+with a quarter of the multiplications, and weight gradients, for which libraries are slow on channels-last images. Sums
+do not depend on the number of threads. Images are `(N, C, H, W)` float32, dense and channels-last.
 """
 
 from __future__ import annotations

@@ -72,9 +72,8 @@ def to_native(net: nn.Module, *, kernels: NormKernels, gemm: NativeGemm | None, 
 class _Planner:
     """Turns layers into steps: the first fusion rule that matches the next layers builds a step for them.
 
-    A rule returns the step for a layer with its token, or None if it does not match. It removes the other layers that
-    the step computes from `_remaining`, the layers after this one. `gemm` is None if the library's convolutions are
-    faster.
+    A rule returns the step for a layer with its token, or None if it does not match. It removes from `_remaining`, the
+    layers after this one, the others that the step computes. `gemm` is None if the library's convolutions are faster.
     """
 
     def __init__(self, layers: Iterable[nn.Module], kernels: NormKernels, gemm: NativeGemm | None):
@@ -121,7 +120,7 @@ class _Planner:
         if layer is not RESIDUAL_END and not _is_uniform_padding(layer) and not is_padded_activation:
             return None
         self._remaining.insert(0, layer)
-        return layer, self._consume_epilogue(self._kernels.plain)
+        return layer, self._consume_epilogue(self._kernels.epilogue)
 
     def _consume_epilogue(self, kernel: Callable[..., tuple[Tensor, Tensor]]) -> PlanStep:
         """Return the step of one call of `kernel`; remove its layers: activation or residual add, then padding."""

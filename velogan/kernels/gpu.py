@@ -48,7 +48,7 @@ def _find_mismatch(kernels: NormKernels, device: torch.device) -> str:
         for fused, plain, *inputs in (
             (lambda x: kernels.norm(x, slope=0.2, pad=1), lambda x: F.leaky_relu(F.instance_norm(x), 0.2), x),
             (lambda x, y: kernels.norm(x, residual=y, pad=1), lambda x, y: F.instance_norm(x) + y, x, x),
-            (lambda x: kernels.plain(x, slope=0.0, pad=1), F.relu, x),
+            (lambda x: kernels.epilogue(x, slope=0.0, pad=1), F.relu, x),
         ):
             actual = _results(lambda *args, f=fused: f(*args)[0], inputs, weight)
             expected = _results(lambda *args, f=plain: F.pad(f(*args), (1,) * 4, mode="reflect"), inputs, weight)

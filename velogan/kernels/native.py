@@ -90,7 +90,7 @@ class CppNorms(NormKernels):
         self._plain_forward.argtypes = [pointer] * 2 + [size] * 2 + [pointer] + [size] * 5 + [real, flag, flag]
         self._plain_backward.argtypes = [pointer] * 4 + [size] * 5 + [real, flag, flag]
 
-    def plain_forward(self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int) -> Tensor:
+    def epilogue_forward(self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int) -> Tensor:
         n, c, h, w = x.shape
         out = empty_channels_last(n, c, h + 2 * pad, w + 2 * pad, dtype=x.dtype)
         extra, strides = (None, (0, 0)) if residual is None else (residual.data_ptr(), residual.stride()[::2])
@@ -98,7 +98,7 @@ class CppNorms(NormKernels):
         self._plain_forward(x.data_ptr(), extra, *strides, out.data_ptr(), *sizes)
         return out
 
-    def plain_backward(
+    def epilogue_backward(
         self, g: Tensor, unpadded: Tensor | None, out: Tensor | None, *, slope: float, pad: int
     ) -> Tensor:
         n, c, h, w = (*g.shape[:2], *(side - 2 * pad for side in g.shape[2:]))

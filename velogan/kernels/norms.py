@@ -37,18 +37,18 @@ class NormKernels(ABC):
         """
         return _Norm.apply(self, x, residual, slope, pad, eps)  # pyright: ignore[reportReturnType]
 
-    def plain(
+    def epilogue(
         self, x: Tensor, *, residual: Tensor | None = None, slope: float = 1.0, pad: int = 0
     ) -> tuple[Tensor, Tensor]:
         """Return the same as `norm` without the norm. `slope` must be at least 0, and 1 with a `residual`."""
         return _Plain.apply(self, x, residual, slope, pad)  # pyright: ignore[reportReturnType]
 
     @abstractmethod
-    def plain_forward(self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int) -> Tensor:
-        """Return the padded result of `plain`."""
+    def epilogue_forward(self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int) -> Tensor:
+        """Return the padded result of `epilogue`."""
 
     @abstractmethod
-    def plain_backward(
+    def epilogue_backward(
         self, g: Tensor, unpadded: Tensor | None, out: Tensor | None, *, slope: float, pad: int
     ) -> Tensor:
         """Return the gradient of `x`, which is also the residual's. `out` is the result if there is an activation."""
@@ -69,7 +69,7 @@ class NormKernels(ABC):
 def empty_channels_last(
     n: int, c: int, h: int, w: int, *, dtype: torch.dtype, device: torch.device | None = None
 ) -> Tensor:
-    """Return an empty `(N, C, H, W)`, dense and channels-last for any sizes; no view, so autograd adds in place."""
+    """Return an empty `(N, C, H, W)`, dense and channels-last; it is no view, so that autograd adds in place."""
     return torch.empty_strided((n, c, h, w), (h * w * c, 1, w * c, c), dtype=dtype, device=device)
 
 
@@ -140,7 +140,7 @@ class _Plain(torch.autograd.Function):
     def forward(ctx, kernels: NormKernels, x: Tensor, residual: Tensor | None, slope: float, pad: int):
         x = to_channels_last(x)
         residual = _with_dense_rows(residual, x) if residual is not None else None
-        out = kernels.plain_forward(x, residual, slope=slope, pad=pad)
+        out = kernels.epilogue_forward(x, residual, slope=slope, pad=pad)
         ctx.save_for_backward(*([out] if slope != 1 else []))
         ctx.set_materialize_grads(False)
         ctx.kernels, ctx.slope = kernels, slope
@@ -153,5 +153,5 @@ class _Plain(torch.autograd.Function):
     def backward(ctx, *grads: Tensor | None):
         padded, unpadded = _output_gradients(grads, *ctx.input_spec, pad=ctx.pad)
         out, *_ = (*ctx.saved_tensors, None)  # read once: a saved tensor may be recomputed on access
-        dx = ctx.kernels.plain_backward(padded, unpadded, out, slope=ctx.slope, pad=ctx.pad)
+        dx = ctx.kernels.epilogue_backward(padded, unpadded, out, slope=ctx.slope, pad=ctx.pad)
         return None, dx, dx if ctx.residual else None, None, None

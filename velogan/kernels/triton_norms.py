@@ -37,10 +37,10 @@ class TritonNorms(NormKernels):
 
     on_gpu = True
 
-    def plain_forward(self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int) -> Tensor:
+    def epilogue_forward(self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int) -> Tensor:
         return _compute_result(x, residual, None, slope=slope, pad=pad)
 
-    def plain_backward(
+    def epilogue_backward(
         self, g: Tensor, unpadded: Tensor | None, out: Tensor | None, *, slope: float, pad: int
     ) -> Tensor:
         n, c, h, w = (*g.shape[:2], *(side - 2 * pad for side in g.shape[2:]))

@@ -110,7 +110,7 @@ def _settings(config: Config) -> dict[str, Any]:
 
 def _train_steps(trainer: Trainer, steps: int) -> float:
     """Train for `steps` steps; return the seconds per step."""
-    images = trainer.images + steps * trainer.batch_size
+    images = trainer.images + steps * trainer.images_per_step
     synchronise(trainer.device)
     start = time.perf_counter()
     epochs = (

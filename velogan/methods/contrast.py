@@ -161,7 +161,7 @@ class ContrastObjective(ImageGANObjective):
             if config.edges:
                 terms[f"edges_{direction.letter}"] = edge_loss(fake, batch[direction.source]) * config.edges
             fakes[direction.fake] = fake.float()
-        return LossOutput(loss=sum_terms(terms), logged=terms, cache=fakes)
+        return LossOutput(loss=sum_terms(terms), terms=terms, cache=fakes)
 
     def translate(self, nets: Nets, direction: DirectionSpec, images: Tensor) -> Tensor:
         ((fake,), _) = self._translate_with_taps(nets, direction, [images])

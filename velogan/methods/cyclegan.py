@@ -100,7 +100,7 @@ class CycleGANObjective(ImageGANObjective):
             fake = self.augment_for_discriminator(direction, images[direction.fake], batch, "generator")
             loss = generator_adversarial_loss(nets[direction.discriminator](fake), kind=config.gan)
             terms[f"adversarial_{direction.letter}"] = loss * getattr(config, f"adversarial_{direction.letter}")
-        for direction in reversed(self.directions):
+        for direction in reversed(self.directions):  # cycle_a first, as in the reference
             loss = F.l1_loss(images[direction.reconstruction].float(), batch[direction.target])
             terms[f"cycle_{direction.target.lower()}"] = loss * cycle_weights[direction.target]
         for direction in self.directions:
@@ -112,7 +112,7 @@ class CycleGANObjective(ImageGANObjective):
                 loss = edge_loss(images[direction.fake], batch[direction.source])
                 terms[f"edges_{direction.letter}"] = loss * config.edges
         fakes = {direction.fake: images[direction.fake].float() for direction in self.directions}
-        return LossOutput(loss=sum_terms(terms), logged=terms, cache=fakes)
+        return LossOutput(loss=sum_terms(terms), terms=terms, cache=fakes)
 
     def translate(self, nets: Nets, direction: DirectionSpec, images: Tensor) -> Tensor:
         return nets[direction.generator](images)

@@ -13,7 +13,7 @@ from velogan.networks.sizes import count_parameters
 from velogan.objectives.base import Objective, Phase
 
 
-def parameters_of(method: Method, spec: Spec) -> dict[str, int]:
+def count_role_parameters(method: Method, spec: Spec) -> dict[str, int]:
     """Return the number of weights and biases of each network, by role; computed on the meta device."""
     with torch.device("meta"):
         return {name: count_parameters(role.net) for name, role in method.roles(spec, NetworkFactory()).items()}
@@ -65,7 +65,7 @@ def _run_phases(objective: Objective, nets: Mapping[str, nn.Module], spec: Spec,
 
 
 class _SizeCheckedNetwork(nn.Module):
-    """Calls a network, and names its field in the error if it rejects the input."""
+    """Calls a network; an error names the network's field of the configuration."""
 
     def __init__(self, name: str, role: Role, spec: Spec, shape: tuple[int, int]):
         super().__init__()

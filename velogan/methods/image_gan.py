@@ -158,7 +158,7 @@ class ImageGANObjective:
         ]
 
     def discriminator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """Compute half the sum of real and fake loss (section 7.1), on fakes from the pool and on source images."""
+        """Compute half the sum of real and fake loss (Zhu et al. 2017, 7.1); source images may replace fakes."""
         fakes = self._fakes(nets, batch, cache)
         terms: dict[str, Tensor] = {}
         for direction in self.directions:
@@ -174,10 +174,10 @@ class ImageGANObjective:
             terms[direction.letter] = self.config.discriminator_loss(
                 nets[direction.discriminator], real=real, fake=augmented_fake, batched=self.batched, weights=weights
             )
-        return LossOutput(loss=sum_terms(terms), logged=terms)
+        return LossOutput(loss=sum_terms(terms), terms=terms)
 
     def _fakes(self, nets: Nets, batch: Batch, cache: PhaseCache) -> PhaseCache:
-        """Return the fakes of the generators' phase; translate again if this process does not run that phase."""
+        """Return the fakes of the generators' phase; translate again if another process runs that phase."""
         if self.directions[0].fake in cache:
             return cache
         with torch.no_grad():
@@ -189,12 +189,14 @@ class ImageGANObjective:
     def augment_for_discriminator(
         self, direction: DirectionSpec, images: Tensor, batch: Batch, purpose: Literal["generator", "fake", "real"]
     ) -> Tensor:
-        """Augment images for a discriminator: fakes for the generator's loss, fakes or real images for its own."""
+        """Augment images for a discriminator. `purpose`: the generator's loss, or fakes or real images in its own."""
         if not self.augmenter.kinds:
             return images
         return self.augmenter(images, self.slots.rows(batch, f"augment {purpose} {direction.letter}"))
 
 
 def sum_terms(terms: dict[str, Tensor]) -> Tensor:
-    """Add the terms in their order."""
+    """Add the terms in their order. Raises ValueError if there are none."""
+    if not terms:
+        raise ValueError("method: all weights of a network's loss are 0; set one of them above 0")
     return reduce(add, terms.values())

@@ -17,7 +17,7 @@ from velogan.methods.adversarial import Adversarial
 from velogan.methods.base import InferenceGenerators, Role, Spec, discriminator_header
 from velogan.methods.image_gan import sum_terms
 from velogan.networks.build import NetworkFactory
-from velogan.networks.generators import GeneratorConfig, compose, split
+from velogan.networks.generators import GeneratorConfig, compose, split_stages
 from velogan.networks.outputs import ChangeGenerator
 from velogan.objectives.base import LossOutput, Phase, PhaseCache, UniformSlots
 from velogan.objectives.losses import generator_adversarial_loss, l1_loss
@@ -88,13 +88,15 @@ class OnePair(Adversarial):
 
     def roles(self, spec: Spec, factory: NetworkFactory) -> dict[str, Role]:
         generator, channels = spec.generators["a2b"], spec.channels["A"]
-        encoder, translator, decoder = split(factory.generator(generator, in_channels=channels, out_channels=channels))
+        encoder, translator, decoder = split_stages(
+            factory.generator(generator, in_channels=channels, out_channels=channels)
+        )
         roles = {"E": Role(net=encoder, averaged=True), "R": Role(net=decoder, averaged=True)}
         for direction in self.directions:
             source, target = domains_of(direction)
             if source != "A":
                 generator = factory.generator(spec.generators[direction], in_channels=channels, out_channels=channels)
-                translator = split(generator).translator
+                translator = split_stages(generator).translator
             roles[f"T_{source}"] = Role(net=translator, averaged=True)
             if self.adversarial:
                 discriminator, width = spec.discriminators[direction], spec.generators["a2b"].encoding_channels
@@ -120,7 +122,7 @@ class OnePair(Adversarial):
         return InferenceGenerators(generators, autoencoder)
 
     def autoencoder_of(self, generator: nn.Module) -> nn.Module:
-        encoder, _, decoder = split(generator)
+        encoder, _, decoder = split_stages(generator)
         return compose(encoder, decoder)
 
 
@@ -162,7 +164,7 @@ class OnePairObjective:
         if self.config.scale:
             mean_square = torch.stack([encoding.float().square().mean() for encoding in encodings]).mean()
             terms["scale"] = self.config.scale * mean_square.log().square()
-        return LossOutput(loss=sum_terms(terms), logged=terms, cache=_pack_encodings(encodings))
+        return LossOutput(loss=sum_terms(terms), terms=terms, cache=_pack_encodings(encodings))
 
     def translator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         """Compute the translators' losses on cached encodings, or on new ones if there are none."""
@@ -174,7 +176,7 @@ class OnePairObjective:
             terms |= {f"{name}_{source.lower()}": loss for name, loss in losses.items()}
             if f"D_{source}" in self.pools:
                 fakes[f"fake_D_{source}"] = fake.float()
-        return LossOutput(loss=sum_terms(terms), logged=terms, cache=fakes)
+        return LossOutput(loss=sum_terms(terms), terms=terms, cache=fakes)
 
     def discriminator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         """Compute half the sum of real and fake loss, on fakes from the pools, as CycleGAN does."""
@@ -184,10 +186,10 @@ class OnePairObjective:
             fake = self.pools[role](cache[f"fake_{role}"], self.slots.rows(batch, f"pool {role}"))
             _, real = _source_and_target(source, _unpack_encodings(cache))
             terms[role.lower()] = self.config.discriminator_loss(nets[role], real=real, fake=fake, batched=self.batched)
-        return LossOutput(loss=sum_terms(terms), logged=terms)
+        return LossOutput(loss=sum_terms(terms), terms=terms)
 
     def _with_fakes(self, nets: Nets, batch: Batch, cache: PhaseCache) -> PhaseCache:
-        """Return the translators' cache; compute encodings and fakes if this process does not run that phase."""
+        """Return the translators' cache; compute encodings and fakes if another process runs that phase."""
         if any(name.startswith("fake_") for name in cache):
             return cache
         with torch.no_grad():

@@ -67,7 +67,7 @@ class MetricValue:
 def set_distances(fake: Features, real: Features, *, seed: int, resample: bool = False) -> dict[str, MetricValue]:
     """Compute the sliced Wasserstein distance between two sets, and the Fréchet and kernel distance of each network.
 
-    There is no sliced Wasserstein distance without patches, which sets of images of several sizes do not have.
+    The sliced Wasserstein distance is omitted if the images of a set differ in size (no patches).
     `seed` draws projections and bootstrap resamples; `resample`: also compute intervals.
     """
     metrics: dict[str, MetricValue] = _sliced_distance(fake, real, seed=seed, resample=resample)
@@ -139,7 +139,7 @@ def is_share(name: str) -> bool:
 
 
 def class_name(name: str, classes: Mapping[str, int]) -> str:
-    """Return the class of the share called `name`, from the indices of `classes` by name."""
+    """Return the class that the share metric `name` counts. `classes`: index by name."""
     return next(class_name for class_name, index in classes.items() if index == int(name.partition(_SHARE)[2]))
 
 

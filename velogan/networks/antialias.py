@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from velogan.types import ForwardKind
 
 
-def _filter(weights: list[float], channels: int) -> Tensor:
+def _binomial_filter(weights: list[float], channels: int) -> Tensor:
     """Return a binomial filter of both axes for each channel, `(channels, 1, k, k)`, with sum 1."""
     row = torch.tensor(weights)
     square = row[:, None] * row[None, :]
@@ -33,7 +33,7 @@ class BlurDown(nn.Module):
 
     def __init__(self, channels: int):
         super().__init__()
-        self.register_buffer("filt", _filter([1, 2, 1], channels))
+        self.register_buffer("filt", _binomial_filter([1, 2, 1], channels))
 
     def forward(self, x: Tensor) -> Tensor:
         padded = F.pad(x, (1, 1, 1, 1), mode="reflect")
@@ -48,7 +48,7 @@ class BlurUp(nn.Module):
 
     def __init__(self, channels: int):
         super().__init__()
-        self.register_buffer("filt", 4 * _filter([1, 3, 3, 1], channels))
+        self.register_buffer("filt", 4 * _binomial_filter([1, 3, 3, 1], channels))
 
     def forward(self, x: Tensor) -> Tensor:
         padded = F.pad(x, (1, 1, 1, 1), mode="replicate")

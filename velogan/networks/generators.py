@@ -213,7 +213,7 @@ def build_generator(
         return MaskGenerator(net)
     if config.output == "keep":
         return KeepGenerator(net)
-    return ChangeGenerator(*split(net)) if config.output == "change" else net
+    return ChangeGenerator(*split_stages(net)) if config.output == "change" else net
 
 
 def _last_convolutions(net: nn.Module) -> Iterator[nn.Conv2d]:
@@ -246,7 +246,7 @@ class Stages(NamedTuple):
     decoder: Stage
 
 
-def split(net: nn.Module) -> Stages:
+def split_stages(net: nn.Module) -> Stages:
     """Split a generator that `has_stages` into its stages, over the same weights."""
     if isinstance(net, ChangeGenerator):
         stages = net.encoder, net.translator, net.decoder

@@ -149,7 +149,7 @@ def suppress_fine_detail(outputs: Tensor, x: Tensor) -> Tensor:
 
 
 def _smooth(x: Tensor, step: int) -> Tensor:
-    """Filter `x`, `(B, C, H, W)`, by the B3 spline with its taps `step` pixels apart, with replication padding."""
+    """Filter `x`, `(B, C, H, W)`, by the B3 spline with dilation `step` and replication padding."""
     channels, reach = x.shape[1], 2 * step
     taps = torch.tensor(SPLINE, dtype=x.dtype, device=x.device).expand(channels, 1, 1, 5)
     x = F.conv2d(F.pad(x, (reach, reach, 0, 0), mode="replicate"), taps, groups=channels, dilation=step)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from velogan.networks.generators import split
+from velogan.networks.generators import split_stages
 from velogan.networks.layers import Stage, initialise
 
 HEAD_FEATURES = 256
@@ -48,7 +48,7 @@ def split_for_features(net: nn.Module) -> tuple[FeatureEncoder, Stage]:
     As in the paper, the features are the outputs of the strided convolutions, the first block, and the middle block
     (the fifth of nine).
     """
-    encoder, blocks, decoder = (list(stage.model.named_children()) for stage in split(net))
+    encoder, blocks, decoder = (list(stage.model.named_children()) for stage in split_stages(net))
     layers, first_block = [*encoder, *blocks, *decoder], len(encoder)
     _, *strided = (end for end, (_, layer) in enumerate(encoder, start=1) if isinstance(layer, nn.Conv2d))
     block_ends = {first_block + min(1, len(blocks)), first_block + min(len(blocks) // 2 + 1, len(blocks))}

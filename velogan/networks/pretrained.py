@@ -52,7 +52,7 @@ def load_lite_weights(variant: Variant, published: Path) -> dict[str, Tensor]:
 class FrozenFeatures:
     """A frozen feature network.
 
-    `maps`: maps `(B, 3, H, W)` in [-1, 1] to feature maps `(B, widths[i], h, w)`, finest first; gradients reach the
+    `maps`: from `(B, 3, H, W)` in [-1, 1] to feature maps `(B, widths[i], h, w)`, finest first; gradients reach the
     images. `fingerprint`: the SHA-256 of its weights.
     """
 

@@ -35,7 +35,7 @@ class RecognisedNetwork:
     state: dict[str, Tensor]
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Number of trained parameters."""
         return sum(value.numel() for name, value in self.state.items() if not name.endswith((*_STATISTICS, _FILTER)))
 

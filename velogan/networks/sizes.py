@@ -51,8 +51,8 @@ def count_parameters(net: nn.Module) -> int:
 def count_macs(net: nn.Module, images: torch.Tensor) -> int:
     """Return the multiply-accumulates of a network's convolutions on `images`.
 
-    A convolution multiplies each weight with each pixel of its output, a transposed one with each of its input. Blurs,
-    a hundredth of their neighbours, are not counted.
+    A convolution multiplies each weight with each pixel of its output, a transposed one with each of its input. Blurs
+    (about 1 %) are not counted.
     """
     macs: list[int] = []
 

@@ -22,22 +22,25 @@ class LossOutput:
     """Result of a phase's loss function: the scalar to minimise, its named parts for the log, and tensors to cache."""
 
     loss: Tensor
-    logged: Mapping[str, Tensor]
+    terms: Mapping[str, Tensor]
     cache: PhaseCache = field(default_factory=dict)
+
+
+LossFunction = Callable[[Nets, Batch, PhaseCache], LossOutput]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
     """One part of a step: a loss, its gradients and an update.
 
-    `name`: also the trace range and the log prefix. `trains`: the roles that this phase updates; all others are frozen.
+    `name`: also the profiler label and log prefix. `trains`: the roles that this phase updates; all others are frozen.
     `loss`: a function of (nets, batch, cache), independent of device, rank, precision, optimizer and graph.
     `split`: the images it gets, "train" or one of `HALVES`; each split has its own cache.
     """
 
     name: str
     trains: tuple[str, ...]
-    loss: Callable[[Nets, Batch, PhaseCache], LossOutput]
+    loss: LossFunction
     split: str = "train"
 
 
@@ -57,7 +60,7 @@ def run_branches(*branches: Branch) -> list[tuple[Tensor, ...]]:
 
 
 def batched_forward(net: Callable[[Tensor], Any], *images: Tensor, batched: bool = True) -> tuple[Any, ...]:
-    """Return the output of `net`, a tensor or logits of several heads, for each batch `(B, C, H, W)` of `images`.
+    """Return the output of `net`, a tensor or a sequence of them, for each batch `(B, C, H, W)` of `images`.
 
     With `batched`, one forward pass over the concatenated batches; otherwise one pass per batch.
     """

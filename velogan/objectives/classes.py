@@ -48,14 +48,14 @@ class SemanticConsistencyLoss(ExtraLoss):
                 terms[f"cross_entropy_{letter}"] = loss
                 terms[f"accuracy_{letter}"] = (logits.argmax(1) == labels).sum() / is_labelled.sum().clamp(min=1)
                 total = total + loss
-        return LossOutput(loss=total, logged=terms)
+        return LossOutput(loss=total, terms=terms)
 
-    def extra_losses(self, nets: Nets, batch: Batch, letter: str, fake: Tensor) -> dict[str, Tensor]:
+    def extra_losses(self, nets: Nets, batch: Batch, source: str, fake: Tensor) -> dict[str, Tensor]:
         with torch.no_grad():
-            logits = nets[SEGMENTER](batch[letter.upper()]).float()
-        classes, weights = pseudo_labels(logits, batch.get(f"label_{letter}"))
+            logits = nets[SEGMENTER](batch[source.upper()]).float()
+        classes, weights = pseudo_labels(logits, batch.get(f"label_{source}"))
         loss = weighted_cross_entropy(nets[SEGMENTER](fake).float(), classes, weights)
-        return {f"semantic_{letter}": loss * SEMANTIC_LOSS_WEIGHT}
+        return {f"semantic_{source}": loss * SEMANTIC_LOSS_WEIGHT}
 
 
 def pseudo_labels(logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:

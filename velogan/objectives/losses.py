@@ -1,4 +1,4 @@
-"""Losses: adversarial ones on logits, L1, PatchNCE, and one on lost edges."""
+"""Losses: adversarial, L1, PatchNCE and edges."""
 
 from __future__ import annotations
 

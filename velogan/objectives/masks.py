@@ -19,7 +19,7 @@ GetFakes = Callable[[PhaseCache], Mapping[Direction, Tensor]]
 
 
 class ExtraLoss:
-    """Adds loss terms on translations, which `get_fakes` reads from the cache, to the phase `name` of `inner`."""
+    """Adds to the phase `name` of `inner` loss terms on the translations that `get_fakes` reads from the cache."""
 
     def __init__(self, inner: Objective, get_fakes: GetFakes, *, name: str):
         self._inner, self._get_fakes = inner, get_fakes
@@ -33,17 +33,17 @@ class ExtraLoss:
             for phase in self._inner.phases()
         ]
 
-    def extra_losses(self, nets: Nets, batch: Batch, letter: str, fake: Tensor) -> dict[str, Tensor]:
-        """Return scalar loss terms by name for `fake`, the translations of the domain `letter`, a or b."""
+    def extra_losses(self, nets: Nets, batch: Batch, source: str, fake: Tensor) -> dict[str, Tensor]:
+        """Return scalar loss terms by name for `fake`, the translations of domain `source`, a or b."""
         raise NotImplementedError
 
     def _loss(self, phase: Phase, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         out = phase.loss(nets, batch, cache)
-        terms, total = dict(out.logged), out.loss
+        terms, total = dict(out.terms), out.loss
         for direction, fake in self._get_fakes(out.cache).items():
             for name, value in self.extra_losses(nets, batch, direction[0], fake).items():
                 terms[name], total = value, total + value
-        return replace(out, loss=total, logged=terms)
+        return replace(out, loss=total, terms=terms)
 
 
 class MaskLoss(ExtraLoss):
@@ -52,11 +52,11 @@ class MaskLoss(ExtraLoss):
     The batch holds `mask_a`, `mask_b` or both, `(B, 1, H, W)`, 1 where an image may change and 0 elsewhere.
     """
 
-    def extra_losses(self, nets: Nets, batch: Batch, letter: str, fake: Tensor) -> dict[str, Tensor]:
-        if f"mask_{letter}" not in batch:
+    def extra_losses(self, nets: Nets, batch: Batch, source: str, fake: Tensor) -> dict[str, Tensor]:
+        if f"mask_{source}" not in batch:
             return {}
-        loss = change_outside_mask(fake, batch[letter.upper()], batch[f"mask_{letter}"])
-        return {f"mask_{letter}": loss * MASK_LOSS_WEIGHT}
+        loss = change_outside_mask(fake, batch[source.upper()], batch[f"mask_{source}"])
+        return {f"mask_{source}": loss * MASK_LOSS_WEIGHT}
 
 
 def change_outside_mask(fake: Tensor, source: Tensor, mask: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ class Log:
         self._mirror(lambda board: board.scalars(scalars, images=row["images"]))
 
     def image(self, name: str, grid: np.ndarray, *, images: int) -> None:
-        """Write `grid`, `(H, W, 3)` uint8, to the logger at `images` seen."""
+        """Log `grid`, `(H, W, 3)` uint8, at the step `images`, the number seen."""
         self._mirror(lambda board: board.image(name, grid, images=images))
 
     def truncate(self, images: int) -> None:

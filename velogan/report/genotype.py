@@ -219,6 +219,6 @@ def _draw_plus(drawing: Drawing, x: float, y: float) -> None:
 
 
 def _shortened(text: str) -> str:
-    """Return `text`, cut to the width of a network."""
+    """Truncate `text` to the drawn width of a network."""
     max_length = int((_COLUMN - 4) / estimate_text_width("n", 13))
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

@@ -106,7 +106,7 @@ def metric_label(metric: str) -> str:
 
 
 def _split_metric(metric: str) -> tuple[str, str]:
-    """Return the name of a metric of `stats.jsonl` on test images, and its direction, which may be empty."""
+    """Split a metric of `stats.jsonl` into its name in test scores and its direction, which may be empty."""
     name, suffix, direction = metric.removeprefix("validation/").rpartition("_")
     name, direction = (name, direction) if direction in DIRECTIONS else (f"{name}{suffix}{direction}", "")
     return ("sliced_wasserstein" if name == "distance" else name), direction

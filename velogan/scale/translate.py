@@ -87,7 +87,7 @@ def translate_at_scale(
     part_size = min(MAX_PART_IMAGES, math.ceil(len(names) / (8 * workers)))
     source = PartitionedInput(input.absolute(), output.absolute(), names, part_size)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    require_ray("scale", "ray.data", user="--workers")
+    require_ray("scale", "ray.data", feature="--workers")
     total, peak = Summary(), 0.0
     remaining = dict(enumerate(source.parts()))
     with ray_session(address):

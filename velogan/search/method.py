@@ -8,7 +8,7 @@ networks without cells or with configured operations.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -25,7 +25,7 @@ from velogan.networks.build import NetworkFactory
 from velogan.networks.cells import default_operations, discriminator_kinds
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.genotype import Genotype
-from velogan.objectives.base import HALVES, LossOutput, Objective, Phase, PhaseCache
+from velogan.objectives.base import HALVES, LossFunction, LossOutput, Objective, Phase, PhaseCache
 from velogan.search.supernet import (
     SupernetFactory,
     SupernetWithArchitecture,
@@ -39,8 +39,6 @@ from velogan.types import GENERATOR_FILES, Batch, Decision, Direction, Letter, N
 
 ARCHITECTURE = "arch_"
 """Prefix of the role of a network's architecture weights, and of the phase that trains them."""
-
-LossFunction = Callable[[Nets, Batch, PhaseCache], LossOutput]
 
 SEARCHABLE = [kind for kind, method in PLAIN_METHODS.items() if method.searchable]
 """Kinds of methods that a search can wrap."""
@@ -131,12 +129,12 @@ class SearchMethod(Method):
         return SearchObjective(self, inner, arch_roles)
 
     def inference_generators(self, nets: Nets, spec: Spec) -> InferenceGenerators:
-        inner = self._supernets(nets, spec)
+        inner = self._attach_architecture(nets, spec)
         generators = {direction: SupernetWithArchitecture(net) for direction, net in inner.generators.items()}
         return replace(inner, generators=generators)
 
-    def _supernets(self, nets: Nets, spec: Spec) -> InferenceGenerators:
-        """Return the inner method's generators with the architecture weights in `nets`, which may be averages."""
+    def _attach_architecture(self, nets: Nets, spec: Spec) -> InferenceGenerators:
+        """Attach the architecture weights in `nets`, which may be averages; return the inner method's generators."""
         for name, net in nets.items():
             if (architecture := nets.get(ARCHITECTURE + name)) is not None:
                 attach_arch_parameters(net, architecture)  # pyright: ignore[reportArgumentType]
@@ -154,7 +152,7 @@ class SearchMethod(Method):
 
     def shares(self, nets: Nets, spec: Spec) -> dict[str, dict[str, dict[str, float]]]:
         """Return the share of each operation, by network and mixture."""
-        generators = self._supernets(nets, spec).generators
+        generators = self._attach_architecture(nets, spec).generators
         named_nets = {GENERATOR_FILES[direction]: net for direction, net in generators.items()}
         named_nets |= {name: nets[name] for name, role in self._meta_roles(spec).items() if role.header is not None}
         return {name: shares for name, net in named_nets.items() if (shares := _shares(net))}
@@ -163,7 +161,7 @@ class SearchMethod(Method):
         """Return the operations with the largest shares."""
         generators: dict[Direction, tuple[str, ...]] = {
             direction: derive(net) if is_searched(config := spec.generators[direction]) else config.resolved_operations
-            for direction, net in self._supernets(nets, spec).generators.items()
+            for direction, net in self._attach_architecture(nets, spec).generators.items()
         }
         return Genotype(
             space=spec.generators["a2b"].space,
@@ -245,8 +243,8 @@ class SearchObjective:
 
         def restricted_loss(loss: LossFunction, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
             out = loss(nets, batch, cache)
-            terms = {name: term for name, term in out.logged.items() if domain_of(name) in (domain, None)}
-            return replace(out, loss=sum_terms(terms), logged=terms)
+            terms = {name: term for name, term in out.terms.items() if domain_of(name) in (domain, None)}
+            return replace(out, loss=sum_terms(terms), terms=terms)
 
         return [replace(phase, loss=partial(restricted_loss, phase.loss)) for phase in phases]
 
@@ -257,7 +255,7 @@ class SearchObjective:
 
 
 class _PlaceholderFactory(SupernetFactory):
-    """Builds placeholders for discriminators that are not searched: their features may not be installed."""
+    """Builds placeholders for discriminators that are not searched: their pretrained weights may be missing."""
 
     def discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
         return super().discriminator(config, in_channels=in_channels) if is_searched(config) else nn.Identity()

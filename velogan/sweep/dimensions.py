@@ -108,7 +108,7 @@ def _parse_range(field: str, low: str, high: str, log: str | None) -> Dimension:
 
 
 def _takes_integers(field: str) -> bool:
-    """Return whether a field takes only integers, for `method` fields in every method that has them."""
+    """Return whether a field takes only integers; a `method` field: in every method that has it."""
     section, _, name = field.rpartition(".")
     models: Iterable[Any] = [getattr(Config.model_fields.get(section), "annotation", Config)]
     models = METHODS.values() if section.startswith("method") else models

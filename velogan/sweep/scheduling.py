@@ -30,7 +30,7 @@ def require_tune(address: str | None = None) -> None:
     """Raise ValueError, with the install command, if the extra is not installed."""
     if address and address.startswith("ray://") and (Path.home() / ".ray" / "auth_token").is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it on import, and by itself only on the cluster
-    require_ray("sweep", "optuna", "ray.tune", user="velogan sweep")
+    require_ray("sweep", "optuna", "ray.tune", feature="velogan sweep")
 
 
 def divide_resources(*, parallel: int | None, trials: int, device: str) -> dict[str, float]:

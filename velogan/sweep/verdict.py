@@ -27,7 +27,7 @@ def verdicts(
     higher: bool = False,
     seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
-    """Return a comparison with the best setting by setting, the best one first.
+    """Compare each setting with the best one; return rows by setting, the best first.
 
     Keys: `mean`, `low` and `high` over its `seeds`; `difference` of the mean from the best one's; `interval_95` of the
     difference, and what was resampled for it (`over`); `verdict`. Lower scores are better, unless `higher`.

@@ -55,13 +55,13 @@ _MAX_SEGMENTER_CHANNELS = 32
 
 
 def _segmenter(spec: Spec, colours: Tensor) -> Role:
-    spec.check_equal_channels("data.labels_a, data.labels_b: the segmenter sees pictures of both domains")
+    spec.check_equal_channels("data.labels_a, data.labels_b: the segmenter gets images of both domains")
     channels = min(spec.generators["a2b"].channels, _MAX_SEGMENTER_CHANNELS)
     header = {"network": "segmenter", "in_channels": spec.channels["A"], "classes": len(colours), "channels": channels}
     return Role(net=build_network(header), header={**header, "colours": colours.int().tolist()})
 
 
-def averaged_generators(config: Config, averages: Nets) -> InferenceGenerators:
+def build_averaged_generators(config: Config, averages: Nets) -> InferenceGenerators:
     """Return the generators for sample grids and validation: accelerated, with the weights of `averages`."""
     engine = config.engine.model_copy(update={"compile": "off"})  # few images, of several shapes
     views = config.method.inference_generators(averages, config.spec)
@@ -100,7 +100,7 @@ def build_step(
     if device.type == "cpu":
         keep_freed_memory()
     elif device.type == "cuda":  # cuDNN measures its algorithms once per shape, as in the reference, unless shapes vary
-        torch.backends.cudnn.benchmark = "crop" in data.preprocess
+        torch.backends.cudnn.benchmark = bool(data.crop)
     nets = {name: role.net.to(device) for name, role in roles.items()}
     objective = _build_objective(config, shape)
     objective.state.to(device)
@@ -184,7 +184,7 @@ def build_trainer(
         objective=objective,
         ema=EMA(averaged, half_life=config.train.ema_images, rampup=config.train.ema_rampup),
         schedule=config.schedule,
-        batch_size=config.images_per_update * distributed.world_size,
+        images_per_step=config.images_per_update * distributed.world_size,
         seed=config.train.seed,
         distributed=distributed,
     )
@@ -194,7 +194,8 @@ def _check_one_size(config: Config, data: Data) -> None:
     shapes, accumulate = data.shapes(config.data), config.train.accumulate
     needs = {**config.method.fixed_size_fields}
     needs |= {f"train.accumulate={accumulate}": "1"} if accumulate > 1 else {}
-    for field, fix in needs.items() if len(shapes) > 1 else ():
+    if needs and len(shapes) > 1:
+        field, fix = next(iter(needs.items()))
         raise ValueError(
             f"{field} needs images of one size, but data.preprocess={config.data.preprocess} gives {len(shapes)}: "
             f"set {field.partition('=')[0]}={fix} or a preprocess that crops"

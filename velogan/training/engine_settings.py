@@ -97,7 +97,7 @@ def unsupported_reason(engine: EngineConfig) -> str:
 
 
 def assign_threads(distributed: DistributedContext, requested: EngineConfig, engine: EngineConfig) -> EngineConfig:
-    """Return rank 0's settings with this rank's share of the cores. Raises ValueError if unsupported here."""
+    """Return rank 0's `engine` with `requested` threads or this rank's share. Raises ValueError if unsupported here."""
     if not distributed.is_distributed:
         return engine
     if missing := unsupported_reason(engine):

@@ -38,7 +38,7 @@ def load_gemm(precision: str) -> NativeGemm | None:
 
 
 def build_forward_net(net: nn.Module, engine: EngineConfig) -> nn.Module:
-    """Return one network as in `build_forward_nets`."""
+    """Apply `build_forward_nets` to one network."""
     return build_forward_nets({"net": net}, engine)["net"]
 
 

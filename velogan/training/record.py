@@ -20,7 +20,7 @@ from velogan.types import Decision
 
 
 def create_record(origin: Mapping[str, Any], data: Data) -> dict[str, Any]:
-    """Return the record of a new run; `origin`: its `preset`, `command` and the fields `changed` in the preset."""
+    """Return the record of a new run; `origin`: its `preset`, `command` and the preset's fields that were `changed`."""
     return {
         "velogan": __version__,
         **origin,

@@ -34,7 +34,7 @@ class Reporter:
         trainer, clock = self._trainer, self._trainer.clock
         losses, speed = trainer.stats.tick(), clock.tick(images)
         row: dict[str, Any] = {**self._progress_fields(images), "images_per_s": speed}
-        row["step_ms"] = 1000 * trainer.batch_size / speed if speed else 0.0
+        row["step_ms"] = 1000 * trainer.images_per_step / speed if speed else 0.0
         row |= {f"loss/{name}": value for name, value in losses.items()}
         row |= {
             f"lr/{group['name']}": float(group["lr"])

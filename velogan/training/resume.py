@@ -1,4 +1,4 @@
-"""The start of a training in its run folder: from scratch, or from the newest valid checkpoint."""
+"""Start a run in its folder: from scratch, or from the newest valid checkpoint."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def start_or_resume(
     Return the trainer's state in the checkpoint, None if the training starts from scratch.
 
     roles: the networks of the run
-    origin: the `preset` and `command` of the run, and what was `changed` in the preset
+    origin: the `preset` and `command` of the run, and the fields of the preset that were `changed`
     """
     folder, print_line = context.folder, context.display.print_line
     record = read_record(folder)
@@ -163,7 +163,7 @@ def _archive_orphaned_stats(context: RunContext) -> None:
 
 
 def _is_already_past_length(context: RunContext, trainer: Trainer) -> bool:
-    """Return whether the run has seen more images than requested, and report it; then its length is unchanged."""
+    """Return whether the run is past the requested length, and report it; the caller keeps the old length."""
     file, length = context.folder / "config.yaml", context.requested.train.length
     total = trainer.length.total
     is_past = total is not None and total < trainer.images

@@ -30,7 +30,7 @@ from velogan.search.history import ArchitectureRecorder
 from velogan.search.method import SearchMethod
 from velogan.store.lock import lock_folder
 from velogan.training.batch_size import resolve_auto_batch_size
-from velogan.training.build import averaged_generators, build_roles, build_trainer
+from velogan.training.build import build_averaged_generators, build_roles, build_trainer
 from velogan.training.context import RunContext
 from velogan.training.engine_settings import assign_threads, resolve_engine, resolve_engine_on_resume
 from velogan.training.resume import start_or_resume
@@ -43,7 +43,7 @@ BuildValidation = Callable[..., Validation]
 """Builds the validation, which scores checkpoints, from the arguments of `Validation`."""
 
 TrainingContext = Callable[[Config, Trainer, Path, Data], AbstractContextManager[None]]
-"""A context manager around the training steps; by it `nodes.run` lets other processes compute them."""
+"""A context manager around the training steps, for `nodes.run` and `velogan demo`."""
 
 
 def train(
@@ -61,7 +61,7 @@ def train(
     If torchrun started several processes, they train the run together: rank 0 writes the folder, and all return its
     result. Raises ValueError for any error that the user can fix.
 
-    origin: the `preset` and `command` for the record, and what was `changed` in the preset
+    origin: the `preset` and `command` for the record, and the fields of the preset that were `changed`
     started_at: the start of a length in minutes, as `time.monotonic()`; default: now
     """
     started_at = time.monotonic() if started_at is None else started_at
@@ -98,7 +98,7 @@ def _run_main_process(
     _start_clock(context, trainer, started_at)
     log = Log(folder, logger=config.train.logger, print_line=context.display.print_line)
     log.truncate(trainer.images)
-    views = averaged_generators(config, trainer.ema.nets)
+    views = build_averaged_generators(config, trainer.ema.nets)
     sampler = Sampler(config, sources, views, folder=folder / "samples", log=log) if config.train.samples else None
     session = Session(context, trainer, roles, log=log, validation=build_validation(config, sources, views))
     with training_context(config, trainer, folder, context.data) if training_context else nullcontext():
@@ -119,7 +119,7 @@ def prepare_run(
     """
     initial = initial_weights_path(run, requested) if distributed.is_main_process else None
     initial_weights = find_initial_weights(initial) if initial else {}
-    if previous_engine is None:  # before minutes of preparing images
+    if previous_engine is None:  # fail before images are prepared
         select_device(requested.engine)
         check_rules_match(requested)
     started_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""Save the checkpoints of a training and mark the best one."""
+"""Save the checkpoints of a run and mark the best one."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from velogan.training.stopping import StoppingRule
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a training; `seconds`: time of the whole run that counts toward a length in minutes."""
+    """The result of a run; `seconds`: its elapsed time, earlier starts included."""
 
     run: Path
     checkpoint: Path

@@ -28,10 +28,10 @@ def run_worker_rank(config: TrainConfig, trainer: Trainer) -> None:
     hooks += [Hook(trainer.length.saving_interval(config.sample_every), lambda _: None)] if config.samples else []
     hooks.append(Hook(trainer.length.saving_interval(config.checkpoint_every), lambda _: trainer.state_dict()))
     with stop_on_signal(trainer):
-        if trainer.distributed.broadcast(False):
+        if trainer.distributed.broadcast(None):  # the value of rank 0
             try:
                 trainer.run(trainer.length, hooks=hooks)
             except NonFiniteError as error:  # rank 0 has it too, and reports it with advice
                 raise ReportedByAnotherRank from error
-        if trainer.distributed.broadcast(False):
+        if trainer.distributed.broadcast(None):
             trainer.state_dict()

@@ -54,7 +54,7 @@ class Job:
 
     def save(self, picture: Picture) -> None:
         """Write the file under a hidden name, which is not listed as a picture, and rename it."""
-        with name_write_errors(self.target):
+        with reraise_with_target(self.target):
             self._save(picture)
 
     def _save(self, picture: Picture) -> None:
@@ -115,7 +115,7 @@ def find_picture_names(source: Path, target: Path, *, suffix: str | None) -> lis
 
 
 @contextmanager
-def name_write_errors(target: Path) -> Iterator[None]:
+def reraise_with_target(target: Path) -> Iterator[None]:
     """Context manager for writing `target`: re-raise OSError with `target` as the file name."""
     try:
         yield

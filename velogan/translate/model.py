@@ -110,7 +110,7 @@ class Translator:
         return torch.float32 if self.accelerate is None else self.accelerate.dtype(rounded=rounded)
 
     def tf32_disabled(self, *, rounded: bool) -> AbstractContextManager[object]:
-        """Context manager that disables TF32 on GPUs (PyTorch's default) unless the result is `rounded` to 8 bits."""
+        """Disable TF32 convolutions (PyTorch's default) in this context, unless results are `rounded` to 8 bits."""
         if rounded or self.device.type != "cuda":
             return nullcontext()
         cudnn = torch.backends.cudnn

@@ -28,7 +28,7 @@ Moments = tuple[Tensor, Tensor]
 """Mean and variance of each channel, each `(C,)` float32."""
 
 _MIN_SIDE = 64
-"""Side in pixels of an image that networks with a smaller multiple can take."""
+"""Minimum side in pixels of the image on which `max_spilled_values` measures."""
 
 Core = tuple[float, float, float, float]
 """The measured part of a tile: top, bottom, left and right as shares of its sides."""
@@ -114,7 +114,7 @@ def fold_norms(net: nn.Module, moments: Sequence[Moments] = ()) -> nn.Module:
     for previous, norm in pairwise([_SAVE, *_steps(net)]):
         if moments and _is_shared(norm):
             fixed = _with_moments(norm, *next(remaining))
-        elif _is_fixed(norm):
+        elif _is_batch_norm(norm):
             fixed = norm
         else:
             continue
@@ -141,7 +141,7 @@ def _is_shared(step: nn.Module) -> TypeGuard[nn.InstanceNorm2d]:
     return isinstance(step, nn.InstanceNorm2d) and _is_per_image(step) and forward_kind_of(step) is not None
 
 
-def _is_fixed(step: nn.Module) -> TypeGuard[nn.BatchNorm2d | nn.SyncBatchNorm]:
+def _is_batch_norm(step: nn.Module) -> TypeGuard[nn.BatchNorm2d | nn.SyncBatchNorm]:
     is_batch_norm = isinstance(step, (nn.BatchNorm2d, nn.SyncBatchNorm))
     return is_batch_norm and step.running_mean is not None and forward_kind_of(step) is not None
 

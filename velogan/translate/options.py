@@ -1,4 +1,4 @@
-"""The options of a translation of files."""
+"""Options for translating files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PIXELS = 256 * 256
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateOptions:
-    """The options of `translate`. Raises ValueError if a value is not valid, or options contradict each other.
+    """The options of `translate`. Raises ValueError if `format` or `tile` is invalid.
 
     overwrite: replace files that exist; otherwise they are skipped
     format: file format of all results (png, tiff, ...); None: each picture keeps its own

@@ -17,7 +17,7 @@ from velogan.data.pictures.scans import POSSIBLE_SUFFIXES, STACK_SUFFIXES, Scan,
 from velogan.data.pictures.values import PixelFormat, can_hold_range
 from velogan.data.sets.sources import list_files
 from velogan.files import __version__, atomic_write, looks_like_file_name, sha256
-from velogan.translate.jobs import escape_unprintable, name_write_errors
+from velogan.translate.jobs import escape_unprintable, reraise_with_target
 from velogan.translate.large import plan_tiles
 from velogan.translate.model import Translator
 from velogan.translate.options import TranslateOptions
@@ -138,7 +138,7 @@ def write_scan(
     """Write the translated `slices` as a file of the kind of `scan`, completely or not at all."""
     with convert_decode_errors("scan"):
         data = scan.encode(slices, pixel_format, provenance)
-    with name_write_errors(target), atomic_write(target) as tmp_path:
+    with reraise_with_target(target), atomic_write(target) as tmp_path:
         tmp_path.write_bytes(data)
 
 

@@ -32,7 +32,7 @@ class Summary:
     stale: tuple[str, ...] = ()
 
     def merge(self, other: Summary) -> Summary:
-        """Return the sum of two summaries; names are sorted."""
+        """Return the sum of two summaries; failed and renamed ones are sorted."""
         both = Summary(**{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)})
         return replace(both, failed=tuple(sorted(both.failed)), renamed=tuple(sorted(both.renamed)))
 

@@ -69,7 +69,7 @@ def plan_axis(length: int, *, size: int, overlap: int, multiple: int) -> TileAxi
     if length <= size:
         return TileAxis(length, length, (0,), multiple)
     count = math.ceil((length - overlap) / (size - overlap))
-    step = (length - size) / max(count - 1, 1)
+    step = (length - size) / (count - 1)
     return TileAxis(length, size, tuple(round(i * step / multiple) * multiple for i in range(count)), multiple)
 
 

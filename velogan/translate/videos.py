@@ -17,7 +17,7 @@ from velogan.data.pictures.images import Picture
 from velogan.data.pictures.values import to_channels
 from velogan.data.pictures.videos import SUFFIXES, count_frames, is_video, rewrite_video
 from velogan.files import __version__, atomic_write, looks_like_file_name, require
-from velogan.translate.jobs import escape_unprintable, name_write_errors
+from velogan.translate.jobs import escape_unprintable, reraise_with_target
 from velogan.translate.large import plan_tiles
 from velogan.translate.model import Translator
 from velogan.translate.options import TranslateOptions
@@ -41,8 +41,8 @@ def translate_video(
 ) -> Summary:
     """Translate one video into `target`, a video or a folder; the summary counts it as one file.
 
-    `progress(done, total)` counts frames. Raises ValueError, with the fix, if the video would be overwritten, or cannot
-    be translated at all.
+    `progress(done, total)` counts frames. Raises ValueError, with the fix, if the video would be overwritten, or
+    `target` is not a video.
     """
     require("video", "av", user="a video")
     started_at = time.perf_counter()
@@ -94,7 +94,7 @@ def _translate(
             progress(shown, shown)  # the length that a video states is not exact
 
     comment = f"Synthetic: translated by velogan {__version__}"
-    with name_write_errors(target), atomic_write(target) as tmp_path:
+    with reraise_with_target(target), atomic_write(target) as tmp_path:
         return rewrite_video(source, tmp_path, change, suffix=target.suffix.lower(), comment=comment)
 
 

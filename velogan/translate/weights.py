@@ -21,8 +21,8 @@ def load_networks(path: Path) -> dict[str, RecognisedNetwork]:
         raise ValueError(f"{path} does not exist: name a run folder, a .safetensors or .pth file, or a folder of those")
     if path.is_dir() and ((path / "manifest.json").is_file() or list_checkpoints(path)):
         folder = path if (path / "manifest.json").is_file() else find_checkpoint(path)
-        names = [file for file in sorted(folder.glob("*.safetensors")) if file.stem.isidentifier()]
-        loaded = [load_weights(file) for file in names if file.stem != "state"]
+        files = [file for file in sorted(folder.glob("*.safetensors")) if file.stem.isidentifier()]
+        loaded = [load_weights(file) for file in files if file.stem != "state"]
         return {str(header.get("role")): RecognisedNetwork(header, state) for header, state in loaded}
     if path.suffix == ".safetensors":
         header, state = load_weights(path)
@@ -31,7 +31,7 @@ def load_networks(path: Path) -> dict[str, RecognisedNetwork]:
 
 
 def load_reference_file(file: Path) -> dict[str, RecognisedNetwork]:
-    """Return the network of a file of the reference implementation; it is of a2b unless its name says b2a."""
+    """Return the network of a file of the reference implementation; its role ends in A unless the name says B."""
     network = recognise(read_tensors(file), file=file)
     is_b = re.search(r"[GD]_B\.pth$", file.name) is not None
     return {f"{'G' if network.is_generator else 'D'}_{'B' if is_b else 'A'}": network}

@@ -158,7 +158,7 @@ class DicomScan:
         return assemble(self._rescale(array, index) if self._channels == 1 else array)
 
     def _fill_padding(self, array: np.ndarray, *, is_reversed: bool) -> np.ndarray:
-        """Replace padding (PixelPaddingValue, or the range from it), which is not data, by the darkest of the data.
+        """Replace padding (PixelPaddingValue, or up to PixelPaddingRangeLimit) by the darkest other value.
 
         `is_reversed`: lower stored values are brighter.
         """

@@ -73,7 +73,7 @@ class Geography:
 
 
 def _next_value(value: float, dtype: np.dtype) -> np.generic:
-    """Return the value of `dtype` after `value`, or before if that is the maximum; the 16th of floats (GDAL rounds)."""
+    """Return `value` + 1 (- 1 at the maximum) of integers; 16 float steps above it of floats (GDAL rounds)."""
     if dtype.kind == "f":
         return dtype.type(value) + 16 * np.spacing(np.abs(dtype.type(value)))
     return dtype.type(value + 1 if value < np.iinfo(dtype).max else value - 1)

@@ -39,22 +39,22 @@ def prepare(image: np.ndarray, config: DataConfig, *, test: bool, nearest: bool 
     check_size(height, width, image.shape[2] * image.itemsize)
     if image.shape[:2] == (height, width):
         return image
-    return resize(image, height, width, by=Image.Resampling.NEAREST if nearest else Image.Resampling.BICUBIC)
+    return resize(image, height, width, resample=Image.Resampling.NEAREST if nearest else Image.Resampling.BICUBIC)
 
 
 def resize(
-    image: np.ndarray, height: int, width: int, *, by: Image.Resampling = Image.Resampling.BICUBIC
+    image: np.ndarray, height: int, width: int, *, resample: Image.Resampling = Image.Resampling.BICUBIC
 ) -> np.ndarray:
-    """Resize `(H, W, C)` with Pillow's antialiased bicubic, or `by` another of its filters, in the type's own range.
+    """Resize `(H, W, C)` with Pillow's antialiased bicubic, or another `resample` filter; the dtype is kept.
 
     8 bits are computed in Pillow's integer arithmetic, deeper types in float32; integers are rounded and clipped.
     """
     if image.dtype == np.uint8 and image.shape[2] == 3 and image.size < _LARGE:
-        return np.asarray(Image.fromarray(image).resize((width, height), by))
+        return np.asarray(Image.fromarray(image).resize((width, height), resample))
     kind, planes = np.uint8 if image.dtype == np.uint8 else np.float32, []
     for channel in range(image.shape[2]):  # one at a time to save memory, as each is a copy
         plane = Image.fromarray(np.ascontiguousarray(image[:, :, channel], dtype=kind))
-        planes.append(np.asarray(plane.resize((width, height), by)))
+        planes.append(np.asarray(plane.resize((width, height), resample)))
     small = np.stack(planes, axis=2)
     if image.dtype == np.uint16:
         return small.round().clip(0, np.iinfo(np.uint16).max).astype(np.uint16)

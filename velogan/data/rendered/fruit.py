@@ -52,7 +52,7 @@ class _Surface:
 
 
 def draw_fruit(random: np.random.Generator, *, x: float, y: float, radius: float) -> Fruit:
-    """Draw the pose of a fruit at a position, and the skins of both kinds."""
+    """Sample the pose of a fruit at a position, and the skins of both kinds."""
     is_green = random.random() < 0.25
     ground = linear(random.uniform(0.46, 0.58), random.uniform(0.68, 0.78), random.uniform(0.2, 0.32))
     if not is_green:

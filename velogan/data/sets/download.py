@@ -83,7 +83,7 @@ def _fetch(address: str, file: Path, progress: Progress) -> None:
 
 
 def _unpack(archive: Path, folder: Path, name: str) -> int:
-    """Write the pictures of an archive in NAME/trainA and so on that are not hidden; return their number."""
+    """Extract an archive's pictures from NAME/trainA and so on, except hidden ones; return their number."""
     pattern = re.compile(rf"{re.escape(name)}/((?:train|test)[AB])/([^./\\\0][^/\\\0]*)")
     with ZipFile(archive) as packed:
         matches = [(member, pattern.fullmatch(member.filename)) for member in packed.infolist()]

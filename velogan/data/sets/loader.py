@@ -274,8 +274,8 @@ class PairLoader:
 
         Batches for a CUDA device are in page-locked memory: a copy from other memory would wait for earlier steps.
 
-        The thread must not call torch's operations: a second thread that does causes OpenMP spin-waits that slow every
-        step by 50 % (benchmarks/LOG.md). It ends with the iterator; its errors are raised at the consumer.
+        The thread must not run parallel torch operations: a second thread that does causes OpenMP spin-waits that slow
+        every step by 50 % (benchmarks/LOG.md). It ends with the iterator; its errors are raised at the consumer.
         """
         ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=_AHEAD)
         stop, pinned = threading.Event(), self.device.type == "cuda"

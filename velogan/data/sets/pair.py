@@ -17,7 +17,7 @@ from velogan.data.sets.loader import Annotation, window
 from velogan.data.sets.sources import DomainSource, Sources, find_sources
 
 _SAMPLE = 16
-"""Pictures of a domain, at most twice as many, from which channels and ranges are estimated."""
+"""Maximum number of pictures of a domain from which channels and ranges are estimated."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ Table = dict[str, Any]
 
 
 def row(count: float, microseconds: float, *, totals: tuple[float, float], window: float) -> Table:
-    """Return a count and a time with their shares: of the count and time `totals`, and of the profiled time."""
+    """Return a count, a time, their shares of `totals`, and the time's share of the profiled `window`."""
     return {
         "count": count,
         "microseconds": round(microseconds, 3),
@@ -79,7 +79,7 @@ def _reason(following: Activity | None, start: float, end: float) -> str:
 
 
 def kernels(timeline: Timeline, *, top: int = 15) -> Table:
-    """Return kernels (on a CPU, operators) by kind, by group, by name (only memory), and the `top` names by time.
+    """Return kernels (CPU: operators) by kind and group, memory kernels by name, and the `top` names by time.
 
     Shares are of all kernels and of the sum of their durations.
     """

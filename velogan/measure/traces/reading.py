@@ -82,7 +82,7 @@ def read_timeline(events: Iterable[Event]) -> Timeline:
 
 @dataclass(eq=False)
 class _Call:
-    """An operator or range on the host; `operator` is the innermost operator: itself, or the one around the range."""
+    """A host operator or range; `operator`: itself, or the innermost operator around a range."""
 
     name: str
     start: float

@@ -72,7 +72,7 @@ class Report:
 
 
 class PacedContext(DistributedContext):
-    """The context of a node's trainer: stops it after `steps` steps, and sets its clock to the main process's."""
+    """The context of a node's trainer: stops it after `steps` steps, and fixes its elapsed time at `seconds`."""
 
     steps, seconds = 0, 0.0
 
@@ -113,7 +113,7 @@ class Node:
             load_weights(trainer.ema.nets, module.averages)
             trainer.load_state_dict(module.trainer)
             self._has_state = True
-        self._context.steps = -(-(request.target_images - trainer.images) // trainer.batch_size)
+        self._context.steps = -(-(request.target_images - trainer.images) // trainer.images_per_step)
         self._context.seconds = request.seconds
         try:
             trainer.run(request.length)

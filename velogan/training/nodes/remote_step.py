@@ -73,7 +73,7 @@ class RemoteStep:
     ) -> dict[str, Tensor]:
         """Count a step; `batches` are empty. Its losses reach `post_step_hooks` once the nodes have reported them."""
         self._pending.append(post_step_hooks)
-        target_images = self._trainer.images + self._trainer.batch_size
+        target_images = self._trainer.images + self._trainer.images_per_step
         exchanges = self._count_exchanges(target_images) > self._count_exchanges(self._trainer.images)
         if exchanges or len(self._pending) >= self._steps_per_request:
             self.schedule(target_images)

@@ -39,7 +39,7 @@ def train(
     """Train like `run.train`, with a node per module, on the Ray cluster at `address` or on one started here."""
     modules = distributed_modules(config)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    require_ray("scale", "ray", user=SETTING)
+    require_ray("scale", "ray", feature=SETTING)
     context = partial(
         train_on_nodes, modules=modules, start=partial(start_actors, address=address), print_line=display.print_line
     )
