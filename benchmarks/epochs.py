@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.bench.cases import METHODS
 from velogan.config import Config, fit_to_data
-from velogan.data.sets.pair import Data, open_data
+from velogan.data.sets.pair import TrainingData, open_data
 from velogan.engine.duration import Span, parse_length
 from velogan.engine.trainer import Hook
 from velogan.files import write_text
@@ -47,11 +47,11 @@ class Candidate:
     """A method's trainer, and the (images, seconds) of its turns."""
 
     config: Config
-    data: Data
+    data: TrainingData
     turns: list[tuple[int, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        config, _ = fit_to_data(self.config, self.data.channels, self.data.shapes(self.config.data))
+        config, _ = fit_to_data(self.config, self.data.channels, self.data.crop_shapes(self.config.data))
         config = config.model_copy(update={"engine": resolve_engine(config)[0]})
         self.config, self.trainer = config, build_trainer(config, self.data)
         self.length = parse_length(config.train.length, images_per_epoch=self.trainer.images_per_epoch)

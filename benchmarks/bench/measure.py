@@ -27,7 +27,7 @@ from benchmarks.bench.roofline import (
     total,
 )
 from velogan.config import fit_to_data
-from velogan.data.sets.pair import Data
+from velogan.data.sets.pair import TrainingData
 from velogan.engine.device import resolve_device, synchronise
 from velogan.observe.machine import describe_machine
 from velogan.recipes import DEFAULT
@@ -125,13 +125,20 @@ def _measure(
 
 
 def _build_candidates(
-    group: Plan, data: Data, pictures: Feed, *, first: bool, until: float, leave_out: LeaveOut, print_line: PrintLine
+    group: Plan,
+    data: TrainingData,
+    pictures: Feed,
+    *,
+    first: bool,
+    until: float,
+    leave_out: LeaveOut,
+    print_line: PrintLine,
 ) -> Iterator[tuple[tuple[Case, str], BenchCandidate]]:
     """Build and warm up the candidates that run here `until` the time is up; at least one for the `first` case."""
     for case, modes in group.items():
         try:
             config = case.config
-            fit_to_data(config, data.channels, data.shapes(config.data))
+            fit_to_data(config, data.channels, data.crop_shapes(config.data))
         except ValueError as error:
             leave_out(case, "all", error)
             continue

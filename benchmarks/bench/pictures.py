@@ -14,7 +14,7 @@ from velogan.config import Config
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.sets.cache import open_domain
 from velogan.data.sets.loader import PairLoader
-from velogan.data.sets.pair import Data
+from velogan.data.sets.pair import TrainingData
 from velogan.data.sets.sources import find_sources
 from velogan.types import Batch
 
@@ -33,7 +33,7 @@ def write_noise(folder: Path, *, side: int) -> tuple[str, str]:
     return str(paths[0]), str(paths[1])
 
 
-def noise(folder: Path, config: Config) -> Data:
+def noise(folder: Path, config: Config) -> TrainingData:
     """Return the prepared pictures of both domains for `config`, under `folder`; created at first use."""
     side = config.data.load_side
     paths = folder / f"{side}"
@@ -44,7 +44,7 @@ def noise(folder: Path, config: Config) -> Data:
     )
     sources = find_sources(data)
     a, b = (open_domain(side.train, data, test=False) for side in (sources.a, sources.b))
-    return Data(sources, a, b)
+    return TrainingData(sources, a, b)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Feed:
 
 
 @contextmanager
-def feed(data: Data, config: Config, *, device: torch.device) -> Iterator[Feed]:
+def feed(data: TrainingData, config: Config, *, device: torch.device) -> Iterator[Feed]:
     """Batches of `data` for steps on `device`."""
     loader = PairLoader(data.a, data.b, config.data, seed=0, device=device)
     with closing(loader.batches(0)) as batches:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from velogan.config import Config
-from velogan.data.sets.pair import Data
+from velogan.data.sets.pair import TrainingData
 from velogan.training.build import build_trainer
 from velogan.training.engine_settings import resolve_engine
 
@@ -62,7 +62,7 @@ def test_a_step_counts_all_images_of_its_update(tiny_config: Callable[..., Confi
     domain = domain_in_memory([np.full((36, 36, 3), value, np.uint8) for value in range(6)])
     config = tiny_config(train={"accumulate": 3}, data={"batch_size": 2}, engine={"precision": "fp32"})
     config = config.model_copy(update={"engine": resolve_engine(config)[0]})
-    trainer = build_trainer(config, Data(sources=None, a=domain, b=domain))  # pyright: ignore
+    trainer = build_trainer(config, TrainingData(sources=None, a=domain, b=domain))  # pyright: ignore
     assert trainer.images_per_step == len(next(trainer.loaders["train"].batches(0))["A"]) == 6
 
 
@@ -77,4 +77,4 @@ def test_rejects_images_of_several_sizes(field: str, fix: str, sections: Any, ti
     domain = domain_in_memory([np.zeros((side, 32, 3), np.uint8) for side in (32, 36)])
     base = tiny_config(data={"preprocess": "none"}, method={"pool_size": 0})
     with pytest.raises(ValueError, match=f"{field} needs images of one size.*: set {fix} or a preprocess that"):
-        build_trainer(base.change(**sections), Data(sources=None, a=domain, b=domain))  # pyright: ignore
+        build_trainer(base.change(**sections), TrainingData(sources=None, a=domain, b=domain))  # pyright: ignore

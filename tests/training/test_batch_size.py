@@ -13,7 +13,7 @@ import torch
 
 from velogan.cli import main
 from velogan.config import Config, read_config
-from velogan.data.sets.pair import Data
+from velogan.data.sets.pair import TrainingData
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.memory import free_memory_mb
 from velogan.objectives.classes import SEGMENTER
@@ -94,9 +94,9 @@ def test_a_gpu_s_memory_is_found():
     assert torch.cuda.is_available()
 
 
-def _data() -> Data:
+def _data() -> TrainingData:
     domain = domain_in_memory([np.zeros((36, 36, 3), np.uint8)] * 6)
-    return Data(a=domain, b=domain, sources=None)  # pyright: ignore[reportArgumentType]
+    return TrainingData(a=domain, b=domain, sources=None)  # pyright: ignore[reportArgumentType]
 
 
 def test_all_ranks_take_the_least(monkeypatch: pytest.MonkeyPatch):

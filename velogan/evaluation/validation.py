@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from velogan.config import Config
-from velogan.data.sets.loader import window
+from velogan.data.sets.loader import crop_shape
 from velogan.data.sets.sources import MIN_TO_HOLD_OUT, Sources
 from velogan.evaluation.features import JUDGE
 from velogan.evaluation.images import open_for_evaluation
@@ -61,7 +61,7 @@ class Validation:
             self.disabled_reason = f"no checkpoint will be chosen as best: {error}"
             return
         shapes = [*a.shapes, *b.shapes]  # training sees a window of each
-        size = common_size([*shapes, *(window(data, shape) for shape in shapes)], spec.multiple)
+        size = common_size([*shapes, *(crop_shape(data, shape) for shape in shapes)], spec.multiple)
         self.a, self.b = center_crops(a, size), center_crops(b, size)
         by = f", by {self.features}" if self.features else ""
         self.description = f"{len(self.a)} held-out {sources.a.name} and {len(self.b)} held-out {sources.b.name}{by}"

@@ -48,7 +48,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out}: a file; set a folder")
     data = open_data(config.data, task=display.task, print_line=display.print_line)
-    config, _ = fit_to_data(config, data.channels, data.shapes(config.data))
+    config, _ = fit_to_data(config, data.channels, data.crop_shapes(config.data))
     engine, decisions = resolve_engine(config)
     device = torch.device(engine.device)
     if device.type not in ("cpu", "cuda"):

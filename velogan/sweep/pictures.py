@@ -13,7 +13,7 @@ from torch import Tensor
 
 from velogan.config import Config, read_config
 from velogan.data.sets.cache import Domain
-from velogan.data.sets.loader import normalize_batch, window
+from velogan.data.sets.loader import crop_shape, normalize_batch
 from velogan.data.sets.sources import find_sources
 from velogan.engine.device import resolve_device
 from velogan.evaluation.images import open_for_evaluation
@@ -105,5 +105,5 @@ def _translate(
 def _read_input(domain: Domain, name: str, config: Config) -> Tensor:
     """Return the center crop of an image in the size of training crops: `(1, C, h, w)` in [-1, 1]."""
     pixels = domain.image(domain.names.index(name))
-    crop = np.ascontiguousarray(center_crop(pixels, window(config.data, pixels.shape)))
+    crop = np.ascontiguousarray(center_crop(pixels, crop_shape(config.data, pixels.shape)))
     return normalize_batch(torch.from_numpy(crop)[None], domain.format.range)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from velogan.config import Config
-from velogan.data.sets.pair import Data
+from velogan.data.sets.pair import TrainingData
 from velogan.engine.device import select_device
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.memory import free_memory_mb
@@ -24,7 +24,7 @@ MAX_MEMORY_SHARE = 0.8
 
 
 def resolve_auto_batch_size(
-    config: Config, data: Data, distributed: DistributedContext
+    config: Config, data: TrainingData, distributed: DistributedContext
 ) -> tuple[Config, list[Decision]]:
     """Replace data.batch_size=auto by the largest batch that fits on every rank; return the decision.
 
@@ -41,7 +41,7 @@ def resolve_auto_batch_size(
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"data.batch_size=auto: the memory of {device.type} is unknown; set a number")
     max_batch = min(MAX_BATCH, max(1, min(len(data.a), len(data.b)) // distributed.world_size))
-    resident_bytes = [domain.pixels.nbytes for domain in (data.a, data.b) if domain.uniform]
+    resident_bytes = [domain.pixels.nbytes for domain in (data.a, data.b) if domain.has_one_shape]
     limit_mb = MAX_MEMORY_SHARE * free_memory_mb() / distributed.local_world_size if device.type == "cpu" else None
     if device.type == "cuda" and device.index is None:  # in a subprocess, that would be the first device
         device = torch.device("cuda", torch.cuda.current_device())

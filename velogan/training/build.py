@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from velogan.config import Config
 from velogan.data.sets.annotations import DEFAULT_CLASSES, example_colours
-from velogan.data.sets.loader import PairLoader, window
-from velogan.data.sets.pair import Data
+from velogan.data.sets.loader import PairLoader, crop_shape
+from velogan.data.sets.pair import TrainingData
 from velogan.engine.capture import CapturedStep, CudaRecorder
 from velogan.engine.device import resolve_device, set_threads
 from velogan.engine.distributed import DistributedContext
@@ -151,7 +151,7 @@ def _build_objective(config: Config, shape: tuple[int, int]) -> Objective:
 
 def build_trainer(
     config: Config,
-    data: Data,
+    data: TrainingData,
     *,
     roles: Mapping[str, Role] | None = None,
     distributed: DistributedContext | None = None,
@@ -171,7 +171,7 @@ def build_trainer(
     roles = roles or build_roles(config.method, config.spec, seed=config.train.seed, colours=data.colours)
     step, objective, nets = build_step(
         config,
-        shape=window(config.data, data.a.shapes[0]),
+        shape=crop_shape(config.data, data.a.shapes[0]),
         roles=roles,
         prepare=lambda split: loader(split).preprocess_on_device,
         distributed=distributed,
@@ -190,8 +190,8 @@ def build_trainer(
     )
 
 
-def _check_one_size(config: Config, data: Data) -> None:
-    shapes, accumulate = data.shapes(config.data), config.train.accumulate
+def _check_one_size(config: Config, data: TrainingData) -> None:
+    shapes, accumulate = data.crop_shapes(config.data), config.train.accumulate
     needs = {**config.method.fixed_size_fields}
     needs |= {f"train.accumulate={accumulate}": "1"} if accumulate > 1 else {}
     if needs and len(shapes) > 1:
@@ -202,7 +202,7 @@ def _check_one_size(config: Config, data: Data) -> None:
         )
 
 
-def _open_loader(config: Config, data: Data, split: str, *, distributed: DistributedContext) -> PairLoader:
+def _open_loader(config: Config, data: TrainingData, split: str, *, distributed: DistributedContext) -> PairLoader:
     """Open the loader of a split, "train" or one of `HALVES`; each of its batches has the images of an update."""
     loader = PairLoader(
         data.a,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from velogan.config import Config
-from velogan.data.sets.pair import Data
+from velogan.data.sets.pair import TrainingData
 from velogan.engine.config import EngineConfig
 from velogan.engine.distributed import DistributedContext
 from velogan.networks.reference import RecognisedNetwork
@@ -40,6 +40,6 @@ class RunContext:
     engine: EngineConfig
     decisions: Sequence[Decision]
     engine_change: str
-    data: Data
+    data: TrainingData
     preparation_s: float
     initial_weights: Mapping[str, RecognisedNetwork]

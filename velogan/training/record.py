@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from velogan.data.sets.cache import Domain
-from velogan.data.sets.pair import Data
+from velogan.data.sets.pair import TrainingData
 from velogan.data.sets.sources import DomainSource
 from velogan.engine.config import EngineConfig
 from velogan.files import __version__
@@ -19,7 +19,7 @@ from velogan.observe.machine import describe_machine
 from velogan.types import Decision
 
 
-def create_record(origin: Mapping[str, Any], data: Data) -> dict[str, Any]:
+def create_record(origin: Mapping[str, Any], data: TrainingData) -> dict[str, Any]:
     """Return the record of a new run; `origin`: its `preset`, `command` and the preset's fields that were `changed`."""
     return {
         "velogan": __version__,
@@ -56,10 +56,10 @@ def read_engine(record: Mapping[str, Any]) -> EngineConfig | None:
         return None
 
 
-def find_changed_domains(record: Mapping[str, Any], data: Data) -> list[str]:
-    """Return the domains whose images or annotations have changed since the run started; see `Data.changed`."""
+def find_changed_domains(record: Mapping[str, Any], data: TrainingData) -> list[str]:
+    """Return the domains and annotations that have changed since the run started; see `TrainingData.list_changed`."""
     try:
-        return data.changed({name: entry["digest"] for name, entry in record["data"].items()})
+        return data.list_changed({name: entry["digest"] for name, entry in record["data"].items()})
     except (KeyError, TypeError, AttributeError):
         return []
 

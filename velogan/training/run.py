@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from velogan.config import Config, check_rules_match, fit_to_data
-from velogan.data.sets.pair import Data, open_data
+from velogan.data.sets.pair import TrainingData, open_data
 from velogan.engine.config import EngineConfig
 from velogan.engine.device import select_device
 from velogan.engine.distributed import DistributedContext, init_distributed
@@ -42,7 +42,7 @@ from velogan.training.worker_ranks import check_same_images, run_worker_rank
 BuildValidation = Callable[..., Validation]
 """Builds the validation, which scores checkpoints, from the arguments of `Validation`."""
 
-TrainingContext = Callable[[Config, Trainer, Path, Data], AbstractContextManager[None]]
+TrainingContext = Callable[[Config, Trainer, Path, TrainingData], AbstractContextManager[None]]
 """A context manager around the training steps, for `nodes.run` and `velogan demo`."""
 
 
@@ -128,7 +128,7 @@ def prepare_run(
     )
     preparation_s = time.monotonic() - started_at
     check_same_images(distributed, data)
-    requested, channel_decisions = fit_to_data(requested, data.channels, data.shapes(requested.data))
+    requested, channel_decisions = fit_to_data(requested, data.channels, data.crop_shapes(requested.data))
     requested, batch_decisions = resolve_auto_batch_size(requested, data, distributed)
     resolved = None
     if distributed.is_main_process and previous_engine:

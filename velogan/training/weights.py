@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from velogan.config import Config
-from velogan.data.sets.pair import Data
+from velogan.data.sets.pair import TrainingData
 from velogan.interchange.hub import resolve_model_path
 from velogan.methods.base import Role
 from velogan.networks.reference import RecognisedNetwork
@@ -34,7 +34,7 @@ def _raw_networks(config: Config, roles: Mapping[str, Role]) -> dict[str, nn.Mod
     return {**generators, **{name: role.net for name, role in roles.items() if role.header is not None}}
 
 
-def headers(config: Config, roles: Mapping[str, Role], data: Data) -> dict[str, dict[str, Any]]:
+def headers(config: Config, roles: Mapping[str, Role], data: TrainingData) -> dict[str, dict[str, Any]]:
     """Return the headers of the files of `checkpoint_networks`: how to rebuild each network, and its image format."""
     files: dict[str, dict[str, Any]] = {}
     for direction, header in config.method.headers(config.spec).items():
@@ -52,13 +52,13 @@ def _generators(config: Config, nets: Nets) -> dict[str, nn.Module]:
     return {GENERATOR_FILES[direction]: net for direction, net in views.generators.items()}
 
 
-def _image_formats(direction: Direction, data: Data) -> dict[str, Any]:
+def _image_formats(direction: Direction, data: TrainingData) -> dict[str, Any]:
     formats = {"A": asdict(data.a.format), "B": asdict(data.b.format)}
     source, target = domains_of(direction)
     return {"input": formats[source], "output": formats[target]}
 
 
-def _discriminator_fields(role: Role, data: Data) -> dict[str, Any]:
+def _discriminator_fields(role: Role, data: TrainingData) -> dict[str, Any]:
     if role.real_domain is None:
         return {}
     fields: dict[str, Any] = {"judges": role.real_domain, "sees": role.input_kind}

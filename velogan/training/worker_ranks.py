@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from velogan.data.sets.pair import Data
+from velogan.data.sets.pair import TrainingData
 from velogan.engine.config import TrainConfig
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.duration import parse_span
@@ -11,10 +11,10 @@ from velogan.engine.processes import ReportedByAnotherRank
 from velogan.engine.trainer import Hook, Trainer, stop_on_signal
 
 
-def check_same_images(distributed: DistributedContext, data: Data) -> None:
+def check_same_images(distributed: DistributedContext, data: TrainingData) -> None:
     """Raise ValueError if the images of a rank differ from those of rank 0."""
     first = distributed.broadcast(data.digests)
-    for rank, changed in enumerate(distributed.all_gather(data.changed(first))):
+    for rank, changed in enumerate(distributed.all_gather(data.list_changed(first))):
         if changed:
             raise ValueError(
                 f"data.path (--data): {distributed.describe(rank)} has other images of domain "

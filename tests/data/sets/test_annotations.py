@@ -20,7 +20,7 @@ from velogan.data.pictures.images import Picture, read_picture, save_picture
 from velogan.data.pictures.metadata import FileMetadata
 from velogan.data.sets.annotations import Labels
 from velogan.data.sets.loader import PairLoader
-from velogan.data.sets.pair import Data, open_data
+from velogan.data.sets.pair import TrainingData, open_data
 from velogan.training.build import build_roles
 from velogan.training.record import create_record, find_changed_domains
 
@@ -51,12 +51,12 @@ def config(pictures: Path, **fields: Any) -> DataConfig:
     return DataConfig.model_validate({"path": (str(pictures),), "crop_size": 32, "load_size": 40} | fields | named)
 
 
-def read(settings: DataConfig) -> tuple[Data, list[str]]:
+def read(settings: DataConfig) -> tuple[TrainingData, list[str]]:
     lines: list[str] = []
     return open_data(settings, task=lambda name: lambda done, total: None, print_line=lines.append), lines
 
 
-def loader(data: Data, settings: DataConfig, *, device: str = "cpu") -> PairLoader:
+def loader(data: TrainingData, settings: DataConfig, *, device: str = "cpu") -> PairLoader:
     return PairLoader(data.a, data.b, settings, seed=0, device=device, annotations=data.annotations)
 
 

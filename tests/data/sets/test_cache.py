@@ -34,7 +34,7 @@ def test_prepares_once_and_shares(make_folder, monkeypatch: pytest.MonkeyPatch) 
     calls: list[tuple[int, int]] = []
     first = open_domain(folder, CONFIG, test=False, progress=lambda *step: calls.append(step))
     assert calls == [(done, 5) for done in range(1, 6)]
-    assert (len(first), first.uniform, first.shapes[0]) == (5, True, (32, 32, 3))
+    assert (len(first), first.has_one_shape, first.shapes[0]) == (5, True, (32, 32, 3))
 
     monkeypatch.setattr(sources, "read_picture", None)  # a second decoding would fail
     again = open_domain(folder, CONFIG, test=False)
@@ -81,7 +81,7 @@ def test_pictures_of_different_sizes(make_folder) -> None:
     make_folder("a/b", count=1, shape=(33, 35))
     domain = open_domain(folder_of(directory), DataConfig(preprocess="crop", crop_size=32), test=False)
     assert domain.shapes == ((40, 60, 3), (40, 60, 3), (33, 35, 3))
-    assert not domain.uniform
+    assert not domain.has_one_shape
     for index, name in enumerate(domain.names):
         assert np.array_equal(domain.image(index), read_picture(directory / name).pixels)
 

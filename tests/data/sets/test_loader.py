@@ -17,8 +17,8 @@ from velogan.data.sets.loader import (
     PairLoader,
     copy_to_device,
     crop_and_flip,
+    crop_shape,
     normalize_batch,
-    window,
 )
 
 from ...domains import domain_in_memory
@@ -140,11 +140,11 @@ def test_pictures_of_several_sizes() -> None:
     mixed = domain_of(4, (20, 30), (17, 16))
     loader = loader_of(mixed, mixed, batch_size=4, preprocess="crop")
     assert loader.batch(0)["A"].shape == (4, 3, 16, 16)
-    assert {window(loader.config, shape) for shape in mixed.shapes} == {(16, 16)}
+    assert {crop_shape(loader.config, shape) for shape in mixed.shapes} == {(16, 16)}
     mixed = domain_of(4, (20, 32), (16, 24))
     loader = loader_of(mixed, mixed, preprocess="none", serial_batches=True)
     assert [loader.batch(position)["A"].shape[2:] for position in range(2)] == [(20, 32), (16, 24)]
-    assert {window(loader.config, shape) for shape in mixed.shapes} == {(20, 32), (16, 24)}
+    assert {crop_shape(loader.config, shape) for shape in mixed.shapes} == {(20, 32), (16, 24)}
 
 
 def test_rejects_sizes_that_do_not_fit() -> None:

@@ -113,7 +113,7 @@ class Domain:
         return np.concatenate([np.empty(0, self.pixels.dtype), *(self.image(int(n)).reshape(-1) for n in numbers)])
 
     @cached_property
-    def uniform(self) -> bool:
+    def has_one_shape(self) -> bool:
         """Whether all images have one shape."""
         return len(set(self.shapes)) == 1
 

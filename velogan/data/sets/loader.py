@@ -102,7 +102,7 @@ def normalize_batch(images: Tensor, value_range: Range | None = None) -> Tensor:
     return planes.contiguous(memory_format=torch.contiguous_format)
 
 
-def window(config: DataConfig, shape: tuple[int, ...]) -> tuple[int, int]:
+def crop_shape(config: DataConfig, shape: tuple[int, ...]) -> tuple[int, int]:
     """Return the size `(h, w)` of the crops of a prepared image of `shape` (H, W, C)."""
     return config.crop or (shape[0], shape[1])
 
@@ -226,7 +226,7 @@ class PairLoader:
 
     def _row(self, domain: Domain, index: int, draw: CropDraw) -> tuple[int, int, int, int]:
         shape = domain.shapes[index]
-        height, width = window(self.config, shape)
+        height, width = crop_shape(self.config, shape)
         top, left = int(draw.top * (shape[0] - height + 1)), int(draw.left * (shape[1] - width + 1))
         hflip = HFLIP * (self.config.flip and draw.hflip > 0.5)
         vflip = VFLIP * (self.config.flip_vertical and draw.vflip > 0.5)
@@ -239,16 +239,16 @@ class PairLoader:
         gathered = {letter: self._gather(letter, rows) for letter, rows in plans.items()}
         for name, annotation in self.annotations.items():
             letter = name[-1].upper()
-            gathered[name] = annotation.gather(plans[letter], self._window(letter, plans[letter]))
+            gathered[name] = annotation.gather(plans[letter], self._crop_shape(letter, plans[letter]))
         return gathered
 
     def _gather(self, letter: str, plan: Tensor) -> Tensor:
         if self.gpu_images[letter] is not None:
             return plan
-        return gather_crops(self._domains[letter], plan, self._window(letter, plan))
+        return gather_crops(self._domains[letter], plan, self._crop_shape(letter, plan))
 
-    def _window(self, letter: str, plan: Tensor) -> tuple[int, int]:
-        return window(self.config, self._domains[letter].shapes[int(plan[0, INDEX])])
+    def _crop_shape(self, letter: str, plan: Tensor) -> tuple[int, int]:
+        return crop_shape(self.config, self._domains[letter].shapes[int(plan[0, INDEX])])
 
     def preprocess_on_device(self, gathered: Batch) -> Batch:
         """Complete a batch: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device, and annotations by name.
@@ -260,7 +260,7 @@ class PairLoader:
         for letter, domain in self._domains.items():
             images = self.gpu_images[letter]
             if images is not None:  # then all have one size
-                size = window(self.config, domain.shapes[0])
+                size = crop_shape(self.config, domain.shapes[0])
                 batch[letter] = crop_and_flip(images, batch[letter], size, rotate90=self.config.rotate90)
             batch[letter] = normalize_batch(batch[letter], domain.format.range)
         return batch
@@ -308,7 +308,7 @@ class PairLoader:
 
 def _load_to_gpu(domain: Domain, device: torch.device) -> Tensor | None:
     """Return `(N, H, W, C)` images on a GPU, or None: large ones stay on the host, and a CPU reads crops faster."""
-    if device.type != "cuda" or not domain.uniform:
+    if device.type != "cuda" or not domain.has_one_shape:
         return None
     if domain.pixels.nbytes > GPU_CACHE_FRACTION * torch.cuda.mem_get_info(device)[0]:
         return None
@@ -345,7 +345,7 @@ def _check_sizes(letter: str, domain: Domain, config: DataConfig) -> None:
                     f"{width}x{height} pixels; set crop_size to at most {min(height, width) // 4 * 4}, "
                     "remove the picture, or choose data.preprocess=resize_and_crop"
                 )
-    elif config.batch > 1 and not domain.uniform:
+    elif config.batch > 1 and not domain.has_one_shape:
         raise ValueError(
             f"data.batch_size={config.batch} needs pictures of one size, but data.preprocess="
             f"{config.preprocess} leaves {len(set(domain.shapes))} sizes in domain {letter}; set "

@@ -13,7 +13,7 @@ from velogan.data.pictures.values import common_channels
 from velogan.data.sets.annotations import Labels, Task, find_annotations, open_annotations
 from velogan.data.sets.cache import Domain, open_domain, unreadable_error
 from velogan.data.sets.check import domain_warnings
-from velogan.data.sets.loader import Annotation, window
+from velogan.data.sets.loader import Annotation, crop_shape
 from velogan.data.sets.sources import DomainSource, Sources, find_sources
 
 _SAMPLE = 16
@@ -21,7 +21,7 @@ _SAMPLE = 16
 
 
 @dataclass(frozen=True)
-class Data:
+class TrainingData:
     """Both domains: their sources, and the training images with their annotations, by their names in a batch.
 
     held_out: the readable held-out training images of `a` and `b`, if there are any
@@ -55,14 +55,14 @@ class Data:
         domains = {"a": self.a, "b": self.b, **{name: images.domain for name, images in self.annotations.items()}}
         return {name: domain.digest for name, domain in domains.items()}
 
-    def changed(self, digests: Mapping[str, str | None]) -> list[str]:
+    def list_changed(self, digests: Mapping[str, str | None]) -> list[str]:
         """List the domains and annotations, such as `A` and `B (label)`, whose hashes in `digests` differ."""
         names = [name for name, digest in self.digests.items() if digests.get(name) not in (None, digest)]
         return [name[-1].upper() + (f" ({name[:-2]})" if len(name) > 1 else "") for name in names]
 
-    def shapes(self, config: DataConfig) -> set[tuple[int, int]]:
+    def crop_shapes(self, config: DataConfig) -> set[tuple[int, int]]:
         """Return every (height, width) of a training crop."""
-        return {window(config, shape) for domain in (self.a, self.b) for shape in domain.shapes}
+        return {crop_shape(config, shape) for domain in (self.a, self.b) for shape in domain.shapes}
 
 
 def probe_channels(source: DomainSource, config: DataConfig) -> int:
@@ -79,7 +79,7 @@ def probe_channels(source: DomainSource, config: DataConfig) -> int:
     return config.read_options(source.letter)["channels"] or common_channels(counts)
 
 
-def open_data(config: DataConfig, *, task: Task, print_line: Callable[[str], None]) -> Data:
+def open_data(config: DataConfig, *, task: Task, print_line: Callable[[str], None]) -> TrainingData:
     """Find, render or decode the training pictures of both domains. Raises ValueError if there are none."""
     sources = find_sources(
         config, progress=task("rendering" if config.path[0] == BUILT_IN else "looking through files")
@@ -102,4 +102,4 @@ def open_data(config: DataConfig, *, task: Task, print_line: Callable[[str], Non
     opened = open_annotations(
         config, annotations, zip((sources.a, sources.b), domains), task=task, print_line=print_line
     )
-    return Data(sources, domains[0], domains[1], opened, held_out)
+    return TrainingData(sources, domains[0], domains[1], opened, held_out)

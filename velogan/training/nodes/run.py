@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from velogan.config import Config
-from velogan.data.sets.pair import Data
+from velogan.data.sets.pair import TrainingData
 from velogan.engine.duration import parse_span
 from velogan.engine.processes import is_distributed
 from velogan.engine.ray_session import ray_session, require_ray
@@ -58,7 +58,7 @@ def train_on_nodes(
     config: Config,
     trainer: Trainer,
     folder: Path,
-    data: Data,
+    data: TrainingData,
     *,
     modules: Sequence[Phase],
     start: Callable[..., AbstractContextManager[ExecuteRequests]],
