@@ -11,7 +11,7 @@ from velogan.engine.device import resolve_device
 from velogan.engine.processes import available_cores
 from velogan.kernels import precision
 from velogan.training import engine_rules
-from velogan.training.engine_rules import MODES, EngineRequirements, resolve_auto
+from velogan.training.engine_rules import MODES, RunProperties, resolve_auto
 from velogan.training.engine_settings import unsupported_reason
 
 KERNELS: Any = object()
@@ -20,9 +20,9 @@ KERNELS: Any = object()
 def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kernels: Any = KERNELS, **settings: Any):
     gemm_speedup = settings.pop("gemm_speedup", lambda precision: 0.0)
     requested: dict[str, Any] = {"seconds": None, "one_size": True}
-    needs = EngineRequirements(norms={norm}, **{**requested, "optimizers": {"adam"}, "dropout": False, **settings})
+    run = RunProperties(norms={norm}, **{**requested, "optimizers": {"adam"}, "dropout": False, **settings})
     config = config or EngineConfig(device="cpu", precision="fp32")
-    chosen, decisions = resolve_auto(config, needs, load_kernels=lambda device: kernels, gemm_speedup=gemm_speedup)
+    chosen, decisions = resolve_auto(config, run, load_kernels=lambda device: kernels, gemm_speedup=gemm_speedup)
     return chosen, {decision.field: decision for decision in decisions}
 
 

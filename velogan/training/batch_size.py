@@ -1,7 +1,7 @@
 """`data.batch_size=auto`: the largest batch that fits in memory, found by trial steps in subprocesses.
 
-On a CUDA device the batch is doubled until a step does not fit. On a CPU, where a full memory slows the machine
-down instead of failing, the next batch is tried only if the last two predict that it stays below a limit.
+On a CUDA device the batch is doubled until a step does not fit. On a CPU, which swaps instead of failing when memory
+is full, a batch is tried only if a linear extrapolation of the two previous measurements stays below a limit.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from velogan.types import Decision
 MAX_BATCH = 1024
 
 MAX_MEMORY_SHARE = 0.8
-"""Share of the free memory that a step may use; sample grids and scores need some, too."""
+"""Share of the free memory that a step on a CPU may use; sample grids and scores need memory, too."""
 
 
 def resolve_auto_batch_size(
     config: Config, data: TrainingData, distributed: DistributedContext
 ) -> tuple[Config, list[Decision]]:
-    """Replace data.batch_size=auto by the largest batch that fits on every rank; return the decision.
+    """Replace data.batch_size=auto by the largest power of two that fits on every rank; return the decision, too.
 
-    Raises ValueError if not even one image fits, or if the memory of the device is unknown.
+    Raises ValueError if data.preprocess does not crop, not even one image fits, or the device's memory is unknown.
     """
     if config.data.batch_size != "auto":
         return config, []
@@ -64,11 +64,11 @@ def resolve_auto_batch_size(
 def find_largest_batch(
     config: Config, *, max_batch: int, resident_bytes: list[int], limit_mb: float | None, classes: int = 0
 ) -> tuple[int, str]:
-    """Return the largest power of two up to `max_batch` whose step fits (0 if none), and why no larger one is used.
+    """Return the largest batch size, a power of two up to `max_batch`, that fits (0 if none), and why it is not larger.
 
-    resident_bytes: size of each domain's images, which stay on a CUDA device if they fit
+    resident_bytes: size in bytes of each domain's images, which a CUDA device caches if they fit
     limit_mb: memory that a step on a CPU may use, in MB of 2^20 bytes; None: not limited
-    classes: number of classes of label maps
+    classes: number of classes of label maps; 0 without label maps
     """
     measured_mb: list[float] = []
     while (count := 2 ** len(measured_mb)) <= max_batch:

@@ -1,4 +1,4 @@
-"""Build the networks by role, the step, the loaders and the trainer of a run from its configuration."""
+"""Build a run's networks by role, its step, loaders and trainer, from its configuration."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from velogan.training.forward import build_forward_net, build_forward_nets
 from velogan.types import Batch, Direction, Nets
 
 Prepare = Callable[[Batch], Batch]
-"""Turn loader output into the batch that a step consumes (`PairLoader.preprocess_on_device`)."""
+"""Turns the loader's output into the batch that a step consumes, as `PairLoader.preprocess_on_device` does."""
 
 
 def build_roles(method: Method, spec: Spec, *, seed: int, colours: Tensor | None = None) -> dict[str, Role]:
     """Build the networks by role, initialised from `seed` in the reference implementation's order, on the CPU.
 
-    `colours`: of the classes of label maps, to build a segmenter for them; None: no segmenter. Raises ValueError if a
-    segmenter is built and the images of A and B differ in their channels.
+    `colours`: `Labels.colours` of the label maps, for whose classes a segmenter is built; None: no segmenter. Raises
+    ValueError if a segmenter is built and the images of A and B differ in their number of channels.
     """
     torch.manual_seed(seed)
     roles = method.roles(spec, NetworkFactory())
@@ -51,7 +51,7 @@ def build_roles(method: Method, spec: Spec, *, seed: int, colours: Tensor | None
 
 
 _MAX_SEGMENTER_CHANNELS = 32
-"""Upper limit on the segmenter's channels, which otherwise equal the generator's."""
+"""Upper limit on the segmenter's base width `channels`; below it, that of the generator from A to B is used."""
 
 
 def _segmenter(spec: Spec, colours: Tensor) -> Role:
@@ -62,7 +62,7 @@ def _segmenter(spec: Spec, colours: Tensor) -> Role:
 
 
 def build_averaged_generators(config: Config, averages: Nets) -> InferenceGenerators:
-    """Return the generators for sample grids and validation: accelerated, with the weights of `averages`."""
+    """Build the accelerated generators for sample grids and validation; `averages`: averaged networks by role."""
     engine = config.engine.model_copy(update={"compile": "off"})  # few images, of several shapes
     views = config.method.inference_generators(averages, config.spec)
     accelerate = partial(build_forward_net, engine=engine)
@@ -81,15 +81,15 @@ def build_step(
     distributed: DistributedContext | None = None,
     active_phases: Sequence[str] = (),
 ) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
-    """Build the step of a training, its objective, and its networks by role on their device.
+    """Build the training step of a run, its objective, and the networks by role, on the configured device.
 
     config: a configuration whose engine is resolved
     shape: (H, W) of the images
     roles: the networks; default: new ones, with a segmenter if there are label maps
     classes: number of classes of label maps, for new networks
-    prepare: returns the `preprocess_on_device` of a split's loader; default: batches are ready
-    distributed: default: a single process
-    active_phases: names of the phases that run; default: all
+    prepare: returns the function that preprocesses batches of a split; default: batches need no preprocessing
+    distributed: context of this rank; default: a single process
+    active_phases: names of the phases to run; default: all
     """
     data, engine = config.data, config.engine
     spec = config.spec
@@ -113,7 +113,7 @@ def build_step(
     optimizers = build_optimizers(config.optimizer, phases=phases, nets=nets, fused=fused)
     if active_phases:
         phases = [phase for phase in phases if phase.name in active_phases]
-        optimizers = {name: part for name, part in optimizers.items() if name.partition("/")[0] in active_phases}
+        optimizers = {name: value for name, value in optimizers.items() if name.partition("/")[0] in active_phases}
     step = Step(
         phases,
         nets=nets,
@@ -136,16 +136,16 @@ def build_step(
 
 
 def _build_objective(config: Config, shape: tuple[int, int]) -> Objective:
-    """Build the losses of the method, with those on masks and label maps if there are any."""
+    """Build the objective of the method, with losses on masks and label maps if these are configured."""
     method, data = config.method, config.data
-    # passes through the same weights run as one batch if that is exact: with norms of single images, of one size
+    # passes through the same weights run as one batch if that is exact: with per-sample norms and images of one size
     batched = config.engine.mode in ("eager", "graph") and "crop" in data.preprocess
     batched = batched and not config.spec.norms & BATCH_NORMS
     objective: Objective = method.objective(config.spec, shape=shape, batched=batched)
-    for prefix, wrapped in (("mask_", MaskLoss), ("label_", SemanticConsistencyLoss)):
+    for prefix, wrapper in (("mask_", MaskLoss), ("label_", SemanticConsistencyLoss)):
         if any(name.startswith(prefix) for name in data.annotations):
             assert isinstance(method, ImageGAN)
-            objective = wrapped(objective, method.fakes, name="generator")
+            objective = wrapper(objective, method.fakes, name="generator")
     return objective
 
 
@@ -157,13 +157,7 @@ def build_trainer(
     distributed: DistributedContext | None = None,
     active_phases: Sequence[str] = (),
 ) -> Trainer:
-    """Build the trainer of a run on `data`, with its step and loaders.
-
-    config: a configuration whose engine is resolved
-    roles: the networks; default: new ones
-    distributed: default: a single process
-    active_phases: names of the phases that run; default: all
-    """
+    """Build the trainer of a run on `data`, with its loaders and step; see `build_step` for the other arguments."""
     distributed = distributed or DistributedContext()
     set_threads(config.engine)
     _check_one_size(config, data)
@@ -192,18 +186,18 @@ def build_trainer(
 
 def _check_one_size(config: Config, data: TrainingData) -> None:
     shapes, accumulate = data.crop_shapes(config.data), config.train.accumulate
-    needs = {**config.method.fixed_size_fields}
-    needs |= {f"train.accumulate={accumulate}": "1"} if accumulate > 1 else {}
-    if needs and len(shapes) > 1:
-        field, fix = next(iter(needs.items()))
+    fields = {**config.method.fixed_size_fields}
+    fields |= {f"train.accumulate={accumulate}": "1"} if accumulate > 1 else {}
+    if fields and len(shapes) > 1:
+        field, fix = next(iter(fields.items()))
         raise ValueError(
-            f"{field} needs images of one size, but data.preprocess={config.data.preprocess} gives {len(shapes)}: "
-            f"set {field.partition('=')[0]}={fix} or a preprocess that crops"
+            f"{field} needs images of one size, but data.preprocess={config.data.preprocess} gives {len(shapes)} "
+            f"sizes: set {field.partition('=')[0]}={fix} or a preprocess that crops"
         )
 
 
 def _open_loader(config: Config, data: TrainingData, split: str, *, distributed: DistributedContext) -> PairLoader:
-    """Open the loader of a split, "train" or one of `HALVES`; each of its batches has the images of an update."""
+    """Open the loader of a split, "train" or one of `HALVES`; a batch has all images of this rank for one update."""
     loader = PairLoader(
         data.a,
         data.b,

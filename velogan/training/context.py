@@ -1,4 +1,4 @@
-"""The prepared state of a run, which all its processes have."""
+"""The context of a prepared run: what each of its processes needs to build and train the networks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from velogan.types import Decision
 class RunContext:
     """A prepared run.
 
-    All ranks have the same, except `distributed`, `initial_weights`, `preparation_s` and the threads in `config`.
+    Ranks differ only in `display`, `distributed`, `initial_weights`, `preparation_s` and `config.engine.threads`.
 
     folder: the run folder, which rank 0 writes
     requested: the requested configuration, with the batch size and the images' channels filled in
-    config: the same with the resolved engine of this process
+    config: `requested` with the resolved engine settings of this process
     engine: the resolved engine settings of rank 0, which are recorded
-    decisions: the settings that were decided for this run, with reasons
+    decisions: the settings that were resolved for this run, with reasons
     engine_change: why the engine settings of a resumed run changed; empty if they did not
     data: the training images
-    preparation_s: seconds spent on preparing the images, which are not part of a length in minutes
-    initial_weights: networks, by role, that a new run starts with, on rank 0
+    preparation_s: seconds that preparing the images took; a length in minutes does not include them
+    initial_weights: networks, by role, that initialise a new run; empty except on rank 0
     """
 
     folder: Path

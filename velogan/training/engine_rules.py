@@ -29,17 +29,17 @@ MODES: dict[str, dict[str, str]] = {
 """The values that each mode sets for fields that are `auto`."""
 
 BATCH_NORMS = {"batch", "sync_batch"}
-"""Norms with statistics of batches."""
+"""Norms whose statistics are computed over the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineRequirements:
+class RunProperties:
     """The properties of a run that its engine settings depend on.
 
     norms, optimizers: the kinds in use
-    seconds: length of the run; None: unknown
+    seconds: length of the run if it is set in minutes; else None
     one_size: whether all images have the same size
-    dropout: whether networks draw random numbers
+    dropout: whether a generator has dropout
     processes: number of processes that train together
     """
 
@@ -51,13 +51,13 @@ class EngineRequirements:
     processes: int = 1
 
 
-CONFLICTS: tuple[tuple[Callable[[EngineConfig, EngineRequirements], object], str], ...] = (
+CONFLICTS: tuple[tuple[Callable[[EngineConfig, RunProperties], object], str], ...] = (
     (
-        lambda engine, run: engine.kernels == "winograd" and _type(engine) != "cpu",
+        lambda engine, run: engine.kernels == "winograd" and _device_type(engine) != "cpu",
         "engine.kernels=winograd is for CPUs: set engine.kernels=native, or plain",
     ),
     (
-        lambda engine, run: engine.kernels == "native" and _type(engine) not in ("cpu", "cuda"),
+        lambda engine, run: engine.kernels == "native" and _device_type(engine) not in ("cpu", "cuda"),
         "engine.kernels=native is for CPUs and CUDA: set engine.kernels=plain",
     ),
     (
@@ -65,7 +65,7 @@ CONFLICTS: tuple[tuple[Callable[[EngineConfig, EngineRequirements], object], str
         "engine.kernels={kernels} has no float16: set engine.precision=bf16, or engine.kernels=plain",
     ),
     (
-        lambda engine, run: engine.kernels == "native" and engine.compile == "on" and _type(engine) == "cuda",
+        lambda engine, run: engine.kernels == "native" and engine.compile == "on" and _device_type(engine) == "cuda",
         "engine.kernels=native and engine.compile=on generate the same kernels: set only one of them",
     ),
     (
@@ -82,7 +82,7 @@ CONFLICTS: tuple[tuple[Callable[[EngineConfig, EngineRequirements], object], str
     ),
     (
         lambda engine, run: engine.captures and run.processes > 1,
-        "engine.mode={mode} captures no exchange between several processes: set engine.mode=eager",
+        "engine.mode={mode} cannot capture communication between processes: set engine.mode=eager",
     ),
     (
         lambda engine, run: engine.captures and run.optimizers.difference(FUSED),
@@ -106,11 +106,11 @@ CONFLICTS: tuple[tuple[Callable[[EngineConfig, EngineRequirements], object], str
         "engine.mode=reference computes in float32 with plain layers: remove the other engine settings",
     ),
     (
-        lambda engine, run: run.processes > 1 and _type(engine) == "mps",
+        lambda engine, run: run.processes > 1 and _device_type(engine) == "mps",
         "engine.device=mps is for one process: set engine.device=cpu",
     ),
     (
-        lambda engine, run: run.processes > 1 and "sync_batch" in run.norms and _type(engine) == "cpu",
+        lambda engine, run: run.processes > 1 and "sync_batch" in run.norms and _device_type(engine) == "cpu",
         "norm=sync_batch shares statistics between GPUs, not on engine.device=cpu: set norm=batch",
     ),
 )
@@ -119,26 +119,26 @@ CONFLICTS: tuple[tuple[Callable[[EngineConfig, EngineRequirements], object], str
 
 def resolve_auto(
     config: EngineConfig,
-    run: EngineRequirements,
+    run: RunProperties,
     *,
     load_kernels: Callable[[torch.device], NormKernels | str],
     gemm_speedup: Callable[[str], float],
 ) -> tuple[EngineConfig, list[Decision]]:
-    """Return `config` with every `auto` resolved, and the decisions. Raises ValueError for settings of `CONFLICTS`.
+    """Return `config` with every `auto` resolved, and the decisions. Raises ValueError if requested settings conflict.
 
     load_kernels: returns the native kernels for a device, or the reason why they are not available
-    gemm_speedup: measures how many times faster native convolutions of a precision are than the library's; 0 if none
+    gemm_speedup: measures the speed of native convolutions of a precision relative to PyTorch's; 0 if none exist
     """
     device = select_device(config)
     engine = config.model_copy(update={"device": str(device), "threads": config.threads or len(available_cores())})
     decisions = [Decision("device", str(device), "requested" if config.device != "auto" else "the fastest available")]
-    # each rule sees the values before it; the second entry is the fallback if the rule's value conflicts
+    # a rule sees the fields resolved before it; the second entry is the fallback if the rule's value conflicts
     rules: dict[str, tuple[Callable[[], tuple[str, str]], str]] = {
         "precision": (lambda: precision_for(device), "fp32"),
-        "kernels": (lambda: _kernels(engine, run, load_kernels, gemm_speedup), "plain"),
+        "kernels": (lambda: _choose_kernels(engine, run, load_kernels, gemm_speedup), "plain"),
         "checkpoint_activations": (lambda: ("off", "only on request: it takes time"), "off"),
-        "compile": (lambda: _compile(engine, run), "off"),
-        "mode": (lambda: _mode(device), "eager"),
+        "compile": (lambda: _choose_compile(engine, run), "off"),
+        "mode": (lambda: _choose_mode(device), "eager"),
     }
     for name, (rule, fallback) in rules.items():
         if getattr(config, name) != "auto":
@@ -156,18 +156,18 @@ def resolve_auto(
     return engine, decisions
 
 
-def find_conflict(engine: EngineConfig, run: EngineRequirements) -> str:
+def find_conflict(engine: EngineConfig, run: RunProperties) -> str:
     """Return the message of the first row of `CONFLICTS` that applies; empty if none does."""
     return next((message.format_map(dict(engine)) for applies, message in CONFLICTS if applies(engine, run)), "")
 
 
-def _type(engine: EngineConfig) -> str:
+def _device_type(engine: EngineConfig) -> str:
     return torch.device(engine.device).type
 
 
-def _kernels(
+def _choose_kernels(
     engine: EngineConfig,
-    run: EngineRequirements,
+    run: RunProperties,
     load_kernels: Callable[[torch.device], NormKernels | str],
     gemm_speedup: Callable[[str], float],
 ) -> tuple[str, str]:
@@ -178,17 +178,17 @@ def _kernels(
         return "plain", "the native kernels are for instance norm, or none"
     if isinstance(kernels := load_kernels(device), str):
         return "plain", kernels
-    gain = gemm_speedup(engine.precision)
-    if gain > 1.1:
+    speedup = gemm_speedup(engine.precision)
+    if speedup > 1.1:
         return (
             "winograd",
-            f"native {engine.precision} convolutions measured {gain:.1f}x as fast as the library's, both passes",
+            f"native {engine.precision} convolutions measured {speedup:.1f}x as fast as PyTorch's, both passes",
         )
     return "native", "norm, activation, residual and padding in two passes over memory"
 
 
-def _compile(engine: EngineConfig, run: EngineRequirements) -> tuple[str, str]:
-    if _type(engine) != "cuda":
+def _choose_compile(engine: EngineConfig, run: RunProperties) -> tuple[str, str]:
+    if _device_type(engine) != "cuda":
         return "off", f"its start-up takes more time than it saves on {engine.device}"
     if run.seconds is not None and run.seconds < COMPILE_PAYS_AFTER_S:
         return "off", f"the run is shorter than {COMPILE_PAYS_AFTER_S / 60:.0f} minutes"
@@ -197,7 +197,7 @@ def _compile(engine: EngineConfig, run: EngineRequirements) -> tuple[str, str]:
     return "on", "the run is long enough to gain more than compilation takes"
 
 
-def _mode(device: torch.device) -> tuple[str, str]:
+def _choose_mode(device: torch.device) -> tuple[str, str]:
     if device.type != "cuda":
         return "eager", "only a CUDA step can be captured"
     return "graph", "the host launches a whole step at once, so that the device does not wait for it"

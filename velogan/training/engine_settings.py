@@ -17,35 +17,35 @@ from velogan.engine.duration import parse_span
 from velogan.engine.processes import available_cores
 from velogan.files import pluralize
 from velogan.kernels.fused import training_speedup
-from velogan.training.engine_rules import MODES, EngineRequirements, find_conflict, resolve_auto
+from velogan.training.engine_rules import MODES, RunProperties, find_conflict, resolve_auto
 from velogan.training.forward import load_gemm, load_norm_kernels
 from velogan.types import Decision
 
 
 def resolve_engine(config: Config, *, processes: int = 1) -> tuple[EngineConfig, list[Decision]]:
-    """Resolve the engine's `auto` fields for this machine and a run by `processes`; return the decisions, too."""
+    """Resolve the engine's `auto` fields for this machine and number of `processes`; return the decisions, too."""
     engine, decisions = resolve_auto(
         config.engine,
-        _requirements(config, processes),
+        _run_properties(config, processes),
         load_kernels=load_norm_kernels,
         gemm_speedup=partial(_gemm_speedup, config),
     )
     if processes > 1:
         count = config.images_per_update
-        batches = f"{processes} with {pluralize(count, 'image')} each: {processes * count} per update"
-        decisions = [*decisions, Decision("processes", batches, "started by torchrun")]
+        value = f"{processes} with {pluralize(count, 'image')} each: {processes * count} per update"
+        decisions = [*decisions, Decision("processes", value, "started by torchrun")]
     return engine, decisions
 
 
 def resolve_engine_on_resume(
     config: Config, previous: EngineConfig, *, processes: int = 1
 ) -> tuple[EngineConfig, list[Decision], str]:
-    """Return the engine settings of a resumed run, the decisions, and why they differ from `previous`; empty if equal.
+    """Return the engine settings of a resumed run, the decisions, and why the settings changed (empty: they did not).
 
-    A resumed run computes as before if it can. Raises ValueError if the requested settings are not possible.
+    A resumed run keeps its settings if it can. Raises ValueError if the requested settings are not possible.
 
     - Unchanged: this machine supports `previous`, and the user requests no other settings.
-    - Threads only: unless the user sets a number, those of this machine. They change no result.
+    - Threads only: if the user sets none, this machine's number of cores. Results stay the same: the reason is empty.
     - User override: the requested fields change. With another mode or device all others are resolved again.
     - Unsupported here: this machine does not support `previous`, so all fields are resolved again.
     """
@@ -61,14 +61,14 @@ def resolve_engine_on_resume(
             with suppress(ValueError):  # earlier settings may conflict with the requested ones
                 return *resolve_engine(config.model_copy(update={"engine": changed}), processes=processes), reason
         return *resolve_engine(config, processes=processes), reason
-    if problem := unsupported_reason(previous) or find_conflict(previous, _requirements(config, processes)):
+    if problem := unsupported_reason(previous) or find_conflict(previous, _run_properties(config, processes)):
         return *resolve_engine(config, processes=processes), problem
     return previous, [], ""
 
 
-def _requirements(config: Config, processes: int) -> EngineRequirements:
+def _run_properties(config: Config, processes: int) -> RunProperties:
     span, spec = parse_span(config.train.length), config.spec
-    return EngineRequirements(
+    return RunProperties(
         norms=spec.norms,
         optimizers=set(config.optimizer.kinds),
         seconds=span.amount * 60 if span.unit == "minutes" else None,
@@ -97,7 +97,7 @@ def unsupported_reason(engine: EngineConfig) -> str:
 
 
 def assign_threads(distributed: DistributedContext, requested: EngineConfig, engine: EngineConfig) -> EngineConfig:
-    """Return rank 0's `engine` with `requested` threads or this rank's share. Raises ValueError if unsupported here."""
+    """Return rank 0's `engine` with this rank's number of threads. Raises ValueError if it is unsupported here."""
     if not distributed.is_distributed:
         return engine
     if missing := unsupported_reason(engine):
@@ -108,7 +108,7 @@ def assign_threads(distributed: DistributedContext, requested: EngineConfig, eng
 
 
 def _gemm_speedup(config: Config, precision: str) -> float:
-    """Return how many times faster than the library's the native convolutions are for a typical layer; 0 if none."""
+    """Measure the speed of native convolutions relative to PyTorch's for a typical layer; 0 if there are none."""
     gemm, net = load_gemm(precision), config.generator
     if gemm is None:
         return 0.0

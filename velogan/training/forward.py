@@ -1,4 +1,4 @@
-"""Faster equivalents of networks, with the same weights, as the engine settings define."""
+"""Faster equivalents of networks over the same weights, selected by the engine settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_norm_kernels(device: torch.device) -> NormKernels | str:
 
 
 def load_gemm(precision: str) -> NativeGemm | None:
-    """Return the native convolutions of a precision; None if they cannot be built or do not run here."""
+    """Return the native convolutions for a precision; None if they cannot be built, or this CPU cannot run them."""
     load = load_bf16_gemm if precision == "bf16" else load_fp32_gemm
     return load(code_directory() / "kernels")
 
@@ -45,7 +45,9 @@ def build_forward_net(net: nn.Module, engine: EngineConfig) -> nn.Module:
 def build_forward_nets(nets: Nets, engine: EngineConfig, *, recomputed: Collection[str] = ()) -> dict[str, nn.Module]:
     """Return the networks that the losses call: `nets` themselves, or faster equivalents over the same weights.
 
-    recomputed: names of the networks whose activations are recomputed in the backward pass instead of stored
+    recomputed: roles of the networks whose activations are recomputed in the backward pass instead of stored
+
+    Raises ValueError if the configured kernels are not available on this machine.
     """
     accelerate: Callable[..., nn.Module] | None = None
     if engine.kernels in ("native", "winograd"):

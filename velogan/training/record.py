@@ -20,15 +20,15 @@ from velogan.types import Decision
 
 
 def create_record(origin: Mapping[str, Any], data: TrainingData) -> dict[str, Any]:
-    """Return the record of a new run; `origin`: its `preset`, `command` and the preset's fields that were `changed`."""
+    """Return the record of a new run, including `origin` (see `run.train`)."""
     return {
         "velogan": __version__,
         **origin,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "data": {name: {"digest": digest} for name, digest in data.digests.items()}
         | {
-            "a": _counts(data.sources.a, data.a, data.held_out.get("a")),
-            "b": _counts(data.sources.b, data.b, data.held_out.get("b")),
+            "a": _describe_domain(data.sources.a, data.a, data.held_out.get("a")),
+            "b": _describe_domain(data.sources.b, data.b, data.held_out.get("b")),
         },
     }
 
@@ -49,7 +49,7 @@ def add_engine(
 
 
 def read_engine(record: Mapping[str, Any]) -> EngineConfig | None:
-    """Return the latest engine settings in the record, None if it has none."""
+    """Return the latest engine settings in the record; None if there are none, or they are invalid."""
     try:
         return EngineConfig.model_validate(record["engines"][-1]["engine"])
     except (KeyError, IndexError, TypeError, ValidationError):
@@ -64,7 +64,7 @@ def find_changed_domains(record: Mapping[str, Any], data: TrainingData) -> list[
         return []
 
 
-def _counts(source: DomainSource, train: Domain, held_out: Domain | None) -> dict[str, Any]:
+def _describe_domain(source: DomainSource, train: Domain, held_out: Domain | None) -> dict[str, Any]:
     skipped = len(train.skipped) + (len(held_out.skipped) if held_out else 0)
     return {
         "name": source.name,
@@ -77,7 +77,7 @@ def _counts(source: DomainSource, train: Domain, held_out: Domain | None) -> dic
 
 
 def format_decisions(decisions: Sequence[Decision]) -> list[str]:
-    """Return lines to print: one with the engine settings, then one per decision on data, precision and kernels."""
+    """Return lines to print: the engine settings, then each decision on data, processes, precision and kernels."""
     fields = EngineConfig.model_fields
     enabled = [decision for decision in decisions if decision.field in fields and decision.value != "off"]
     values = [decision.field if decision.value == "on" else decision.value for decision in enabled]

@@ -1,4 +1,4 @@
-"""What a training writes besides checkpoints: log, progress, sample grids, page, and messages."""
+"""The output of a run besides checkpoints: log, progress bar, sample grids, page and messages."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from velogan.report import write_report
 from velogan.report.failures import ENDED, describe_improvement, find_failures
 
 FORECAST_S = 60.0
-"""Seconds of training after which the length and the expected result are reported."""
+"""Seconds of training after which `forecast` is printed; by then the speed is known."""
 
 
 class Reporter:
-    """Writes the log of a training and shows its progress; reports each problem once."""
+    """Writes the log of a run, shows its progress, and reports each problem once."""
 
     def __init__(self, folder: Path, trainer: Trainer, log: Log, *, display: Display):
         self._folder, self._trainer = folder, trainer
@@ -30,7 +30,7 @@ class Reporter:
         self._already_reported: set[str] = set()
 
     def log_progress(self, images: int) -> None:
-        """Write a row with speed, losses and learning rates; update the progress bar."""
+        """Add a row with speed, losses and learning rates to the log; update the progress bar."""
         trainer, clock = self._trainer, self._trainer.clock
         losses, speed = trainer.stats.tick(), clock.tick(images)
         row: dict[str, Any] = {**self._progress_fields(images), "images_per_s": speed}
@@ -51,17 +51,17 @@ class Reporter:
             self._report_once("forecast", forecast(images, images_per_s=speed, total=total, left_s=left_s))
 
     def log_scores(self, images: int, scores: Mapping[str, Any], *, is_final: bool) -> None:
-        """Write a row with the scores of a checkpoint."""
+        """Add a row with the scores of a checkpoint to the log; `is_final`: it is the last one of the run."""
         self._log.write({**self._progress_fields(images), **scores, **({ENDED: True} if is_final else {})})
 
     def report_failures(self, *, is_final: bool) -> None:
-        """Report signs of failure in the log; at the end, the improvement over the unchanged input."""
+        """Report signs of failure in the log and, if `is_final`, the improvement over the unchanged input."""
         stats = read_stats(self._folder)
         for failure in find_failures(stats):
             since = pluralize(failure.since, "image")
             self._report_once(failure.name, f"since {since} {failure.description}: try {failure.hint}")
-        if is_final and (gain := describe_improvement(stats)):
-            self._print_line(gain)
+        if is_final and (improvement := describe_improvement(stats)):
+            self._print_line(improvement)
 
     def write_page(self) -> None:
         """Write `report.html`."""
@@ -72,7 +72,7 @@ class Reporter:
         self._try_write("sample pictures", sampler.write, images)
 
     def _try_write(self, name: str, write: Callable[..., object], *arguments: Any) -> None:
-        """Call `write`, which writes files that can be regenerated; on OSError, report it once and continue."""
+        """Call `write(*arguments)`, whose files training can do without; on OSError, report it once and continue."""
         try:
             write(*arguments)
         except OSError as error:
@@ -91,7 +91,7 @@ class Reporter:
 
 
 def _total_losses(losses: Mapping[str, float]) -> dict[str, float]:
-    """Return the total loss of each phase, by the initials of its name if they are unique."""
+    """Return each phase's total loss, keyed by the initials of its name; by the whole name if initials coincide."""
     totals = {name.split("/")[0]: value for name, value in losses.items() if name.endswith("/total")}
     initials = {name: "".join(word[0] for word in name.split("_")).upper() for name in totals}
     unique = {name for name in totals if [*initials.values()].count(initials[name]) == 1}

@@ -34,10 +34,10 @@ def start_or_resume(
 ) -> Mapping[str, Any] | None:
     """Load the newest valid checkpoint if there is one; write `config.yaml` and `run.json`.
 
-    Return the trainer's state in the checkpoint, None if the training starts from scratch.
+    Return the trainer's state in the checkpoint; None if the run starts without one.
 
     roles: the networks of the run
-    origin: the `preset` and `command` of the run, and the fields of the preset that were `changed`
+    origin: entries of a new record (see `run.train`)
     """
     folder, print_line = context.folder, context.display.print_line
     record = read_record(folder)
@@ -66,7 +66,7 @@ def start_or_resume(
 
 
 def _find_checkpoint(context: RunContext) -> Path | None:
-    """Return the newest valid checkpoint; call `hide_checkpoint` for corrupt ones that are newer or the best."""
+    """Return the newest valid checkpoint; hide corrupt newer ones, and the best one if it is corrupt."""
     folder, print_line = context.folder, context.display.print_line
     checkpoint, corrupt = latest_valid_checkpoint(folder)
     best_mark = read_best(folder)
@@ -81,7 +81,7 @@ def _find_checkpoint(context: RunContext) -> Path | None:
 
 
 def _load(checkpoint: Path, trainer: Trainer, networks: Mapping[str, nn.Module]) -> Mapping[str, Any]:
-    """Load networks, trainer and clock; return the trainer's state."""
+    """Load the networks, trainer and clock from `checkpoint`; return the trainer's state."""
     state, clock = load_state(checkpoint)
     weights = {name: load_weights(checkpoint / f"{name}.safetensors")[1] for name in networks}
     try:
@@ -129,13 +129,13 @@ def _report_rate_increase(context: RunContext, trainer: Trainer, state: Mapping[
     trainer.schedule.apply(length.schedule_epoch(images, seconds), lambda span: span.passed(**position))
     saved = [group["lr"] for optimizer in state["optimizers"].values() for group in optimizer["param_groups"]]
     groups = [group for optimizer in trainer.step.optimizers.values() for group in optimizer.param_groups]
-    rates = [(before, float(group["lr"]), group["name"]) for before, group in zip(saved, groups)]
-    before, now, name = max(rates, key=lambda rate: (rate[1] / max(rate[0], 1e-12), rate[2]))
-    if now > 1.1 * before:
+    rates = [(saved_rate, float(group["lr"]), group["name"]) for saved_rate, group in zip(saved, groups)]
+    saved_rate, rate, name = max(rates, key=lambda row: (row[1] / max(row[0], 1e-12), row[2]))
+    if rate > 1.1 * saved_rate:
         context.display.print_line(
-            f"learning rate of {name}: {before:.2g} at the checkpoint, {now:.2g} now, because the schedule covers "
+            f"learning rate of {name}: {saved_rate:.2g} at the checkpoint, {rate:.2g} now, because the schedule covers "
             f"{length.span}; to train on at a low rate, use a new --out with --start {context.folder} "
-            f"--schedule.kind constant --optimizer.lr {before:.2g}"
+            f"--schedule.kind constant --optimizer.lr {saved_rate:.2g}"
         )
 
 
@@ -151,7 +151,7 @@ def _report_world_size_change(context: RunContext, *, previous: int) -> None:
 
 
 def _archive_orphaned_stats(context: RunContext) -> None:
-    """Rename the log of a training that has left no checkpoint, and report it."""
+    """Copy the log of a run without checkpoints to an unused name, since training truncates it; report this."""
     file = context.folder / "stats.jsonl"
     if not file.is_file() or not file.stat().st_size:
         return
@@ -163,7 +163,7 @@ def _archive_orphaned_stats(context: RunContext) -> None:
 
 
 def _is_already_past_length(context: RunContext, trainer: Trainer) -> bool:
-    """Return whether the run is past the requested length, and report it; the caller keeps the old length."""
+    """Return whether the run is past the newly requested length, and report it; the caller then keeps the old one."""
     file, length = context.folder / "config.yaml", context.requested.train.length
     total = trainer.length.total
     is_past = total is not None and total < trainer.images
@@ -177,7 +177,7 @@ def _is_already_past_length(context: RunContext, trainer: Trainer) -> bool:
 
 
 def _record_engine(context: RunContext, trainer: Trainer, record: Mapping[str, Any]) -> None:
-    """Write the `record` with the engine settings, and report them, unless they are the previous ones."""
+    """Add the engine settings to `record`, write and report them, unless they equal the latest recorded ones."""
     engine, previous = context.engine, read_engine(record)
     ignored = {"threads"} if context.requested.engine.threads is None else set[str]()  # then they depend on the machine
     if previous and previous.model_dump(exclude=ignored) == engine.model_dump(exclude=ignored):

@@ -1,7 +1,7 @@
-"""A training from start to end: the first file to read.
+"""Run training from start to end: the first file to read.
 
-`train` is called by every process. Each prepares the run and builds its trainer; then rank 0 runs a `Session`, which
-writes the run folder, and the others run `run_worker_rank`.
+Every process calls `train`, prepares the run and builds its trainer. Then rank 0 runs a `Session`, which writes the
+run folder, and the other ranks call `run_worker_rank`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from velogan.training.weights import find_initial_weights, load_initial_weights
 from velogan.training.worker_ranks import check_same_images, run_worker_rank
 
 BuildValidation = Callable[..., Validation]
-"""Builds the validation, which scores checkpoints, from the arguments of `Validation`."""
+"""Returns a `Validation`, which scores checkpoints, from the arguments of its constructor."""
 
 TrainingContext = Callable[[Config, Trainer, Path, TrainingData], AbstractContextManager[None]]
-"""A context manager around the training steps, for `nodes.run` and `velogan demo`."""
+"""Returns, from (config, trainer, run folder, data), the context manager within which the steps run."""
 
 
 def train(
@@ -56,13 +56,14 @@ def train(
     training_context: TrainingContext | None = None,
     started_at: float | None = None,
 ) -> Result:
-    """Train `config` in the folder `run`, or resume the run in it.
+    """Train a new run with `config` in the folder `run`, or resume the run in that folder.
 
     If torchrun started several processes, they train the run together: rank 0 writes the folder, and all return its
     result. Raises ValueError for any error that the user can fix.
 
-    origin: the `preset` and `command` for the record, and the fields of the preset that were `changed`
-    started_at: the start of a length in minutes, as `time.monotonic()`; default: now
+    origin: entries of the record: `preset`, `command` and `changed` (overridden fields, with the preset's values)
+    training_context: returns the context in which the steps run
+    started_at: value of `time.monotonic()` from which a length in minutes counts; default: now
     """
     started_at = time.monotonic() if started_at is None else started_at
     if config.train.exchange_every is not None and training_context is None:
@@ -90,7 +91,7 @@ def _run_main_process(
     training_context: TrainingContext | None,
     started_at: float,
 ) -> Result:
-    """Train on rank 0."""
+    """Train on rank 0; the caller has locked the run folder."""
     config, folder = context.config, context.folder
     sources = context.data.sources
     trainer, roles = build_run(context)
@@ -115,7 +116,7 @@ def prepare_run(
 ) -> RunContext:
     """Open the images and resolve the configuration, equally on all ranks.
 
-    previous_engine: the engine settings of the run so far; None for a new run
+    previous_engine: the latest engine settings of the run to resume; None for a new run
     """
     initial = initial_weights_path(run, requested) if distributed.is_main_process else None
     initial_weights = find_initial_weights(initial) if initial else {}
@@ -152,9 +153,9 @@ def prepare_run(
 
 
 def build_run(context: RunContext) -> tuple[Trainer, dict[str, Role]]:
-    """Build the trainer of a prepared run, and its networks by role; a new run may start with other weights.
+    """Build the trainer of a prepared run, and its networks by role, with the initial weights of a new run, if any.
 
-    Raises ValueError if these do not fit, or if the run's length is a percentage.
+    Raises ValueError if the initial weights do not fit, or if the run's length is a percentage.
     """
     config, folder = context.config, context.folder
     roles = build_roles(config.method, config.spec, seed=config.train.seed, colours=context.data.colours)
@@ -167,7 +168,7 @@ def build_run(context: RunContext) -> tuple[Trainer, dict[str, Role]]:
 
 
 def _start_clock(context: RunContext, trainer: Trainer, started_at: float) -> None:
-    """Start the clock of a run in minutes at `started_at`; the time for preparing images does not count."""
+    """Start the clock at `started_at` if the length is in minutes; the time for preparing images does not count."""
     length_s, prepared = trainer.length.seconds, context.preparation_s
     if length_s is None:
         return

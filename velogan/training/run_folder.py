@@ -35,8 +35,8 @@ IMAGE_FOLDERS = ("data.path", "data.masks_a", "data.masks_b", "data.labels_a", "
 def open_run(run: Path, config: Config) -> tuple[Config, EngineConfig | None]:
     """Return the configuration of a new run, or of the run in the folder `run` with its changeable fields replaced.
 
-    The second value is the engine settings of the run so far; None for a new run. Raises ValueError if the folder
-    holds something else, or a run with another configuration.
+    Return also the latest engine settings of that run; None for a new one. Raises ValueError if the folder holds
+    other files than a run's, or a run with another configuration.
     """
     if (run / "config.yaml").exists() and not is_imported(run):
         config = _merge(config, read_config(run), run)
@@ -53,15 +53,15 @@ def open_run(run: Path, config: Config) -> tuple[Config, EngineConfig | None]:
 
 
 def initial_weights_path(run: Path, config: Config) -> Path | None:
-    """Return the weights imported into `run`, or those of `train.start`; None if it is resumed or has neither."""
+    """Return the path of a new run's initial weights: `run` if it was imported, else `train.start`; else None."""
     if is_imported(run):
         return run
     start = config.train.start
     return Path(start) if start is not None and not list_checkpoints(run) else None
 
 
-def _merge(config: Config, saved: Config, path: Path) -> Config:
-    """Return the `saved` configuration with those fields of `config` that may change."""
+def _merge(config: Config, saved: Config, run: Path) -> Config:
+    """Return the `saved` configuration with the changeable fields of `config`. Raises ValueError if others differ."""
     if config.data.batch_size == "auto":  # it was resolved when the run started
         config = config.change(data={"batch_size": saved.data.batch_size})
     if config.generator.output == "auto":
@@ -74,14 +74,14 @@ def _merge(config: Config, saved: Config, path: Path) -> Config:
         listed = "; ".join(f"{name} is {new!r} here and {old!r} there" for name, (new, old) in refused.items())
         flags = ", ".join(_format_flag(name, old) for name, (_, old) in refused.items())
         raise ValueError(
-            f"--out {path} holds a run with another configuration ({listed}): to resume it, set {flags}; "
+            f"--out {run} holds a run with another configuration ({listed}): to resume it, set {flags}; "
             "or choose a new folder"
         )
     tree = saved.model_dump()
     for name, (value, _) in changed.items():
         section, _, field = name.rpartition(".")
         tree[section][field] = value
-    tree["engine"] = config.engine.model_dump()  # resolved settings are kept, unless this requests others
+    tree["engine"] = config.engine.model_dump()  # `auto` does not replace settings that were resolved before
     return parse_config(tree)
 
 

@@ -18,7 +18,7 @@ from velogan.training.weights import checkpoint_networks, headers
 
 
 class CheckpointSaver:
-    """Saves the networks of `roles`, their averages and the state of `trainer` in the run folder."""
+    """Saves the networks of `roles`, their averages and the state of `trainer`, and marks the best checkpoint."""
 
     def __init__(self, context: RunContext, trainer: Trainer, roles: Mapping[str, Role]):
         self._folder, self._context = context.folder, context
@@ -36,7 +36,7 @@ class CheckpointSaver:
         )
 
     def update_best(self, checkpoint: Path, scores: Mapping[str, Any], validation: Validation) -> None:
-        """Mark `checkpoint` as the best if its score is the lowest of the checkpoints scored on the same images."""
+        """Mark `checkpoint` as the best if its score on these images is the lowest; else record if it is much worse."""
         name, images = validation.name, validation.description
         best = read_best(self._folder) or {}
         is_comparable = (best.get("name"), best.get("on")) == (name, images)

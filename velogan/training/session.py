@@ -1,4 +1,4 @@
-"""A training on rank 0, which writes the run folder."""
+"""Training on rank 0, which writes the run folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from velogan.training.stopping import StoppingRule
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run; `seconds`: its elapsed time, earlier starts included."""
+    """The result of a run. `seconds`: elapsed time, including earlier starts; `images_per_s`: since the last start."""
 
     run: Path
     checkpoint: Path
@@ -53,7 +53,7 @@ class Session:
         self.stopping = StoppingRule(self.folder, trainer, patience=self.config.train.patience)
 
     def run(self, *, sampler: Sampler | None, architecture: ArchitectureRecorder | None = None) -> Result:
-        """Train to the end of the run, or until a stop is requested; leave a checkpoint.
+        """Train to the end of the run, or until a stop is requested, and save a checkpoint.
 
         Raises NonFiniteError if a loss or gradient is not finite; then nothing is saved, and earlier checkpoints stay.
         """
@@ -102,7 +102,7 @@ class Session:
         return hooks
 
     def _save(self, images: int) -> None:
-        """Save a checkpoint, score it, report, and end the run if its patience is exhausted."""
+        """Save and score a checkpoint, report signs of failure, and end the run if its patience is exhausted."""
         checkpoint = self.saver.save(images)
         scores = self.validation.score() if self.validation.description else None
         is_final = self.stopping.is_at_end  # scoring may take the rest of a run in minutes
@@ -118,7 +118,7 @@ class Session:
         self.reporter.write_page()
 
     def _report_patience(self, *, is_ended: bool) -> None:
-        """Report that no checkpoint will be scored, or that the patience was already exhausted."""
+        """Report why no checkpoint will be scored, or that the patience was exhausted before this start."""
         patience = self.stopping.patience
         if self.validation.disabled_reason:
             note = f"; train.patience={patience} has no effect without scores" if patience else ""
@@ -130,7 +130,7 @@ class Session:
             )
 
     def _advice(self) -> str:
-        """Return what the user can do about values that are not finite."""
+        """Return advice for the user on non-finite values."""
         saved = list_checkpoints(self.folder)
         state = f"the next start resumes from checkpoint {saved[-1].name}" if saved else "no checkpoint was saved"
         precision = ", engine.precision=fp32" if self.config.engine.precision in ("bf16", "fp16") else ""

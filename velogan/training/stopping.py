@@ -1,4 +1,4 @@
-"""The rules that end a training."""
+"""The rule that ends a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from velogan.store.checkpoint import read_best
 
 
 class StoppingRule:
-    """Tells when a training ends: at its length, or after `patience` checkpoints without a better score."""
+    """Decides when a run ends: at its length, or after `patience` checkpoints without a better score."""
 
     def __init__(self, folder: Path, trainer: Trainer, *, patience: int):
         self._folder, self._trainer = folder, trainer
@@ -18,12 +18,12 @@ class StoppingRule:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the training has reached its length; one in minutes, minus the time reserved for the last hooks."""
+        """Whether the run has reached its length; a length in minutes is reduced by the time for the last hooks."""
         return self._trainer.length.progress(self._trainer.images, self._trainer.clock.seconds) >= 1
 
     @property
     def is_patience_exhausted(self) -> bool:
-        """Whether `patience` checkpoints have scored no better than the best one; never if it is 0."""
+        """Whether at least `patience` checkpoints have been scored since the best one; never if `patience` is 0."""
         best = read_best(self._folder)
         if not self.patience or best is None:
             return False

@@ -1,4 +1,4 @@
-"""A training step on random images. Run as a process, it measures the memory of a few steps."""
+"""A training step on random images, and a subprocess that measures the memory of a few such steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESERVED_FRACTION = 0.1
 
 
 def random_batch(config: Config, device: torch.device) -> Batch:
-    """Return a batch of random images and annotations, without the entry `uniform`."""
+    """Return a batch of random images in [-1, 1] and annotations for one update, without the entry `uniform`."""
     shape = (config.images_per_update, config.data.crop_size, config.data.crop_size)
     images = {
         letter: torch.rand(shape[0], channels, *shape[1:], device=device) * 2 - 1
@@ -62,15 +62,15 @@ def _measure_memory(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_random_step(config: Config, device: torch.device, *, classes: int = DEFAULT_CLASSES) -> Callable[[], None]:
-    """Return a function that runs the next training step on random images; the engine of `config` is resolved."""
+    """Return a function that runs one training step on random images; `config` must have a resolved engine."""
     size = config.data.crop_size
     step, objective, _ = build_step(config, shape=(size, size), classes=classes)
     batch, step_numbers = random_batch(config, device), itertools.count()
 
     def run_step() -> None:
         batches = {
-            split: {**batch, "uniform": torch.rand(draws, config.images_per_update, device=device)}
-            for split, draws in objective.num_uniforms.items()
+            split: {**batch, "uniform": torch.rand(count, config.images_per_update, device=device)}
+            for split, count in objective.num_uniforms.items()
         }
         step(batches, number=next(step_numbers))
 

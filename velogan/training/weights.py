@@ -35,7 +35,7 @@ def _raw_networks(config: Config, roles: Mapping[str, Role]) -> dict[str, nn.Mod
 
 
 def headers(config: Config, roles: Mapping[str, Role], data: TrainingData) -> dict[str, dict[str, Any]]:
-    """Return the headers of the files of `checkpoint_networks`: how to rebuild each network, and its image format."""
+    """Return the headers of a checkpoint's files: how to rebuild each network, and the formats of its images."""
     files: dict[str, dict[str, Any]] = {}
     for direction, header in config.method.headers(config.spec).items():
         name, header = GENERATOR_FILES[direction], header | _image_formats(direction, data)
@@ -68,7 +68,7 @@ def _discriminator_fields(role: Role, data: TrainingData) -> dict[str, Any]:
 
 
 def find_initial_weights(path: Path) -> dict[str, RecognisedNetwork]:
-    """Read the networks, by role, that a run starts with. Raises ValueError if `path` has none."""
+    """Read the initial weights of a new run from `path`, as networks by role. Raises ValueError if there are none."""
     try:
         return load_networks(resolve_model_path(path))
     except ValueError as error:
@@ -80,7 +80,8 @@ def load_initial_weights(
 ) -> str:
     """Load `weights`, read from `path`, into the networks of `roles`; return a line that lists them.
 
-    A network that does not fit starts from scratch. Raises ValueError if it is a generator, or if none fits.
+    Networks that `weights` lacks start from scratch; networks other than generators also if their weights do not fit.
+    Raises ValueError if the weights of a generator do not fit, or if no network is loaded.
     """
     networks = _raw_networks(config, roles)
     expected: dict[str, Mapping[str, Any]] = {
@@ -88,7 +89,7 @@ def load_initial_weights(
     }
     expected |= {name: role.header for name, role in roles.items() if role.header is not None}
     loaded, from_scratch = [], []
-    for name in sorted(networks, reverse=True):  # if two generators share weights, those of a2b are loaded last
+    for name in sorted(networks, reverse=True):  # if the generators share weights, those of G_A are loaded last
         if name not in weights:
             from_scratch.append(name)
         elif not (mismatch := _mismatch_reason(networks[name], expected[name], weights[name])):
@@ -110,7 +111,7 @@ def load_initial_weights(
 
 
 def _mismatch_reason(net: nn.Module, header: Mapping[str, Any], saved: RecognisedNetwork) -> str:
-    """Return what differs and how to fix it; empty if the weights fit."""
+    """Return why the `saved` weights do not fit `net`, and how to fix that; empty if they fit."""
     shapes = {name: value.shape for name, value in net.state_dict().items()}
     saved_shapes = {name: value.shape for name, value in saved.state.items()}
     is_equal = shapes == saved_shapes

@@ -13,8 +13,8 @@ from velogan.engine.trainer import Hook, Trainer, stop_on_signal
 
 def check_same_images(distributed: DistributedContext, data: TrainingData) -> None:
     """Raise ValueError if the images of a rank differ from those of rank 0."""
-    first = distributed.broadcast(data.digests)
-    for rank, changed in enumerate(distributed.all_gather(data.list_changed(first))):
+    main_digests = distributed.broadcast(data.digests)
+    for rank, changed in enumerate(distributed.all_gather(data.list_changed(main_digests))):
         if changed:
             raise ValueError(
                 f"data.path (--data): {distributed.describe(rank)} has other images of domain "
@@ -23,7 +23,7 @@ def check_same_images(distributed: DistributedContext, data: TrainingData) -> No
 
 
 def run_worker_rank(config: TrainConfig, trainer: Trainer) -> None:
-    """Train on a rank other than 0: the same steps and hooks as rank 0, whose `Session` gathers its state."""
+    """Train on a rank other than 0, with hooks at the intervals of rank 0, which gathers this rank's state."""
     hooks = [Hook(parse_span(config.log_every), lambda _: None)]
     hooks += [Hook(trainer.length.saving_interval(config.sample_every), lambda _: None)] if config.samples else []
     hooks.append(Hook(trainer.length.saving_interval(config.checkpoint_every), lambda _: trainer.state_dict()))

@@ -33,6 +33,7 @@ class ModuleState:
 
     @classmethod
     def copy_from(cls, trainer: Trainer, roles: Sequence[str]) -> ModuleState:
+        """Copy the state of the module with the networks `roles` to the CPU."""
         averages = {role: trainer.ema.nets[role] for role in roles if role in trainer.ema.nets}
         nets = {role: trainer.nets[role] for role in roles}
         return cls(copy_weights(nets), copy_weights(averages), copy_to_cpu(trainer.state_dict()))
@@ -44,8 +45,8 @@ class TrainRequest:
 
     target_images: number of images seen at which the node stops
     length: the length of the run
-    seconds: the time that the run has taken so far
-    nets, objective: all weights and the objective's state; only after an exchange
+    seconds: elapsed time of the run
+    nets, objective: weights of all networks and state of the objective; only for a new process and after an exchange
     module: the state of the node's own module; only for a new process
     """
 
@@ -59,9 +60,9 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class Report:
-    """A node's answer to a request.
+    """A node's reply to a request.
 
-    losses: means since the last report
+    losses: mean of each `phase/term` since the last report
     state: the module's state; None if a value was not finite, or if a restarted process had no state to train from
     nonfinite: phase, names and step number of a non-finite value
     """
@@ -72,7 +73,7 @@ class Report:
 
 
 class PacedContext(DistributedContext):
-    """The context of a node's trainer: stops it after `steps` steps, and fixes its elapsed time at `seconds`."""
+    """The context of a node's trainer: stops it after `steps` steps; its elapsed time is always `seconds`."""
 
     steps, seconds = 0, 0.0
 
@@ -82,9 +83,9 @@ class PacedContext(DistributedContext):
 
 
 class Node:
-    """The trainer of a phase and its networks, `roles`, in its own process.
+    """Trains the networks `roles` of one phase, in a process of its own.
 
-    digests: of the images of A and B on the host of the run folder
+    digests: hashes of the images of A and B on the host that has the run folder
     threads: number of CPU threads if `config` sets none
     """
 
@@ -95,13 +96,14 @@ class Node:
             data = open_data(config.data, task=display.task, print_line=display.print_line)
         if [data.a.digest, data.b.digest] != list(digests):
             raise ValueError(
-                f"data.path (--data): {socket.gethostname()} needs the images of the host of the run folder"
+                f"data.path (--data): {socket.gethostname()} has other images than the host with the run folder"
             )
         self._roles, self._context = roles, PacedContext()
         self._has_state = False
         self._trainer = build_trainer(config, data, distributed=self._context, active_phases=[phase])
 
     def execute(self, request: TrainRequest) -> Report:
+        """Load the states in the request, train to its `target_images`, and return a report."""
         trainer, module = self._trainer, request.module
         if module is None and not self._has_state:
             return Report({}, None)
@@ -123,7 +125,7 @@ class Node:
 
 
 def copy_weights(nets: Nets) -> dict[str, Weights]:
-    """Copy all weights and buffers to the CPU, by role."""
+    """Return copies of all parameters and buffers on the CPU, by role."""
     return {role: copy_to_cpu(net.state_dict()) for role, net in nets.items()}
 
 

@@ -26,7 +26,7 @@ from velogan.types import Batch
 TARGET_REQUEST_S = 2.0  # target duration of a request in seconds, and hence the delay of a stop
 
 ExecuteRequests = Callable[[Mapping[str, TrainRequest]], Mapping[str, Report]]
-"""Executes requests, by the names of their modules, concurrently on their nodes; returns all reports."""
+"""Executes requests, keyed by module, concurrently on their nodes; returns the reports with the same keys."""
 
 
 class NodeState(Enum):
@@ -38,11 +38,11 @@ class NodeState(Enum):
 
 
 class RemoteStep:
-    """A step that replaces the one of `trainer`, whose networks, averages and optimizers it updates.
+    """Replaces the step of `trainer` by requests to nodes, and loads their results into the trainer.
 
     modules: the phases that nodes train
     every: interval of exchanges, in images or epochs
-    print_line: reports lost nodes
+    print_line: prints a line about a lost node
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RemoteStep:
     def __call__(
         self, batches: Mapping[str, Batch], *, number: int = 0, post_step_hooks: Sequence[PostStepHook] = ()
     ) -> dict[str, Tensor]:
-        """Count a step; `batches` are empty. Its losses reach `post_step_hooks` once the nodes have reported them."""
+        """Count a step; `batches` are not used. `post_step_hooks` get its losses when the nodes have reported them."""
         self._pending.append(post_step_hooks)
         target_images = self._trainer.images + self._trainer.images_per_step
         exchanges = self._count_exchanges(target_images) > self._count_exchanges(self._trainer.images)
@@ -82,7 +82,7 @@ class RemoteStep:
         return {}
 
     def check(self) -> None:
-        """Wait until the trainer has all weights of the nodes. Raises NonFiniteError if a value is not finite."""
+        """Let the nodes train all counted steps. Raises NonFiniteError if one of their values is not finite."""
         self.schedule(self._trainer.images)
         if self._error is not None:
             raise self._error
@@ -95,7 +95,7 @@ class RemoteStep:
         | EMPTY       | its own state, copies of networks; train  | it reports a state             | IDLE        |
         | AT_EXCHANGE | new copies of networks; train             | it reports a state             | IDLE        |
         | IDLE        | train                                     | it reports a state             | IDLE        |
-        | any         |                                           | it reports none, as it is new  | EMPTY       |
+        | any         |                                           | it reports none: it restarted  | EMPTY       |
         | IDLE        |                                           | `_exchange`, when all are IDLE | AT_EXCHANGE |
         """
         started_at = time.monotonic()
@@ -120,7 +120,7 @@ class RemoteStep:
         self._pending = []
 
     def _due_requests(self, target_images: int) -> dict[str, TrainRequest]:
-        """Return the due requests; their clock stays below the end, so that nodes compute all counted steps."""
+        """Return the due requests. Their `seconds` are less than a length in minutes, so that nodes train all steps."""
         seconds, length = self._trainer.clock.seconds, self._trainer.length
         if length.seconds is not None:
             seconds = min(seconds, (length.seconds - length.reserved) * (1 - 1e-6))
@@ -135,7 +135,7 @@ class RemoteStep:
         return requests
 
     def _load_module(self, name: str, module: ModuleState) -> None:
-        """Load the state of a module into the trainer, and those parts of the objective's state that it changed."""
+        """Load a module's state into the trainer; of the objective's state only the tensors that the module changed."""
         trainer, self._module_states[name] = self._trainer, module
         load_weights(trainer.nets, module.nets)
         load_weights(trainer.ema.nets, module.averages)
@@ -146,7 +146,7 @@ class RemoteStep:
         trainer.state.load_state_dict({**trainer.state.state_dict(), **changed})
 
     def _exchange(self) -> None:
-        """Copy all weights, so that the next requests send them to all nodes."""
+        """Copy the weights of all networks, so that the next request to each node sends them."""
         self._copies, self._objective = copy_weights(self._trainer.nets), copy_to_cpu(self._trainer.state.state_dict())
         for name, module in self._module_states.items():
             self._module_states[name] = replace(module, trainer={**module.trainer, "objective": self._objective})

@@ -82,8 +82,8 @@ def start_actors(
 
     nodes: arguments of `Node`, by name
     address: of the Ray cluster; None: this host
-    cuda: each node gets a GPU, or an equal share of one
-    memory: maximum bytes sent at a time
+    cuda: whether each node gets a GPU, or an equal share of one
+    memory: size in bytes of the object store, if Ray is started here
 
     Raises OSError if nodes cannot be started, or are lost too often.
     """
@@ -99,7 +99,7 @@ def start_actors(
     with ray_session(address, memory=memory):
         resources = ray.cluster_resources()
         if cuda and not resources.get("GPU"):
-            raise OSError("the training uses a GPU, but no host of this Ray cluster has one: set --engine.device cpu")
+            raise OSError("the run uses a GPU, but no host of this Ray cluster has one: set --engine.device cpu")
         options: Any = {"num_cpus": 0, "scheduling_strategy": "SPREAD", "max_restarts": -1, "max_task_retries": 3}
         options["num_gpus"] = 1 / math.ceil(len(nodes) / resources["GPU"]) if cuda else 0
         try:
@@ -109,4 +109,4 @@ def start_actors(
             ray.get([actor.__ray_ready__.remote() for actor in actors.values()])
             yield execute
         except RayError as error:
-            raise OSError(f"the nodes of this training failed: {str(error).strip().splitlines()[-1]}") from error
+            raise OSError(f"the nodes of this run failed: {str(error).strip().splitlines()[-1]}") from error
