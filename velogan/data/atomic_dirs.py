@@ -1,4 +1,4 @@
-"""Folders that appear complete or not at all: written to a temporary folder, which is then renamed."""
+"""Write folders atomically: to a temporary folder, which is renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOCK = ".lock"
 
 
 def cache_subdir(cache: Path, name: str) -> Path:
-    """Return the folder `name` of a cache, created with its permissions; a failure shows at the first write."""
+    """Return a subfolder of a cache, created with the cache's permissions; if that fails, so does the first write."""
     folder = cache / name
     if not folder.is_dir():
         with suppress(OSError):
@@ -27,16 +27,16 @@ def cache_subdir(cache: Path, name: str) -> Path:
 
 @contextmanager
 def locked_temp_dir(parent: Path, prefix: str = ".building-") -> Iterator[Path]:
-    """Yield a new, locked folder in `parent` with a name that begins with `prefix`; at the end, remove it.
+    """Yield a new, locked folder in `parent` with a name that begins with `prefix`; remove it at the end unless moved.
 
-    Such folders without a lock were left by killed processes; they are removed first.
+    Folders with this prefix that are not locked were left by killed processes; they are removed first.
     """
     parent.mkdir(parents=True, exist_ok=True)
     for abandoned in parent.glob(f"{prefix}*"):
-        with suppress(OSError), open(abandoned / _LOCK) as lock:  # it fails if the folder is in use
+        with suppress(OSError), open(abandoned / _LOCK) as lock:  # flock fails if the folder is in use
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(abandoned, ignore_errors=True)
-    folder, lock = _create(parent, prefix)
+    folder, lock = _create_locked(parent, prefix)
     with lock:
         try:
             yield folder
@@ -45,10 +45,10 @@ def locked_temp_dir(parent: Path, prefix: str = ".building-") -> Iterator[Path]:
 
 
 def move_into_place(folder: Path, directory: Path, *, is_valid: Callable[[], bool]) -> None:
-    """Rename the folder of `locked_temp_dir` to `directory`, unless that exists and is valid."""
+    """Rename `folder`, which `locked_temp_dir` yielded, to `directory`; replace that if it exists and is not valid."""
     parent = os.open(directory.parent, os.O_RDONLY)
     try:
-        fcntl.flock(parent, fcntl.LOCK_EX)  # else one process might remove what another has just put there
+        fcntl.flock(parent, fcntl.LOCK_EX)  # else a process might remove the folder that another has just moved there
         if directory.exists():
             if is_valid():
                 return
@@ -62,7 +62,7 @@ def move_into_place(folder: Path, directory: Path, *, is_valid: Callable[[], boo
         os.close(parent)
 
 
-def _create(parent: Path, prefix: str) -> tuple[Path, IO[str]]:
+def _create_locked(parent: Path, prefix: str) -> tuple[Path, IO[str]]:
     while True:
         folder = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
         folder.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The settings of the data."""
+"""The configuration of the data: which images to train on, and their preprocessing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ WINDOWS: dict[str, Range | None] = {
     "CT-brain": (0, 80),
     "percentiles": None,
 }
-"""The darkest and brightest values in HU; None: each volume's own percentiles."""
+"""The darkest and the brightest value of each window, in HU; None: percentiles of each volume."""
 
 Preprocess = Literal["resize_and_crop", "crop", "scale_width", "scale_width_and_crop", "none"]
 
 
 class ReadOptions(TypedDict):
-    """Arguments of `sets.cache.open_domain`; None if not set."""
+    """Keyword arguments of `sets.cache.open_domain` that differ between domains; None if not configured."""
 
     channels: int | None
     value_range: Range | None
@@ -90,13 +90,13 @@ class DataConfig(BaseModel):
         default=0,
         ge=0,
         le=16,
-        description="DICOM and NIfTI: number of slices below, and as many above, that are further channels of each "
-        "slice. A translated slice is the mean of its predictions, so that volumes are smoother from slice to slice.",
+        description="DICOM and NIfTI: number of slices below, and as many above, that are added to each slice as "
+        "channels. A translated slice is the mean of its predictions, so volumes are smoother from slice to slice.",
     )
     pages: Literal["channels", "slices"] | None = Field(
         default=None,
-        description="TIFF: the meaning of several pages. channels: of one image, if the file does not state it. "
-        "slices: each page is trained on alone, as slices of NIfTI are. Default: as the file states, else rejected.",
+        description="TIFF: the meaning of several pages. channels: channels of one image, if the file states nothing "
+        "else. slices: each page is an image, as slices of NIfTI are. Default: as the file states, else rejected.",
     )
     flip: bool = Field(default=True, description="Flip each image left to right with probability 0.5.")
     flip_vertical: bool = Field(
@@ -106,8 +106,8 @@ class DataConfig(BaseModel):
     )
     rotate90: bool = Field(
         default=False,
-        description="Rotate each image by 0, 90, 180 or 270 degrees, at random; for the same domains. Needs a "
-        "preprocess that crops to squares.",
+        description="Rotate each image by 0, 90, 180 or 270 degrees, at random: for images without an up direction. "
+        "Needs a preprocess that crops to squares.",
     )
     serial_batches: bool = Field(
         default=False, description="Use the images in the order of their names, A and B in parallel, not at random."
@@ -125,7 +125,7 @@ class DataConfig(BaseModel):
     )
     group: str | None = Field(
         default=None,
-        description="Regular expression for a picture's group in its path within the domain's folder: its first "
+        description="Regular expression that finds a picture's group in its path below the domain's folder: its first "
         "parentheses, else the complete match. Pictures of one group (a patient, a video, a scene) are either all held "
         "out for validation or all trained on. Example: '^patient[0-9]+'. Default, and without a match: each picture "
         "is a group of its own.",
@@ -177,18 +177,18 @@ class DataConfig(BaseModel):
 
     @property
     def annotations(self) -> tuple[str, ...]:
-        """The names of annotations in a batch: `mask_a`, `label_b`."""
+        """The names of the configured annotations in a batch, such as `mask_a` and `label_b`."""
         names = ("mask_a", "mask_b", "label_a", "label_b")
         return tuple(name for name in names if getattr(self, name.replace("_", "s_")) is not None)
 
     def read_options(self, letter: Letter) -> ReadOptions:
-        """Return how the pictures of domain A or B are read."""
+        """Return the channels and the range of values with which the pictures of a domain are read."""
         if letter == "A":
             return {"channels": self.channels_a, "value_range": self.range_a}
         return {"channels": self.channels_b, "value_range": self.range_b}
 
     def requested_range(self, letter: Letter) -> Range | WindowName | None:
-        """Return the range of values of scans in domain A or B: numbers, a window, or None."""
+        """Return the range of values requested for a domain's scans: two numbers, the name of a window, or None."""
         window = self.window[0 if letter == "A" else -1] if self.window else None
         return (self.range_a if letter == "A" else self.range_b) or window
 

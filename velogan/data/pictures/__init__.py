@@ -1,1 +1,1 @@
-"""Picture files: read and written at their own depth."""
+"""Picture files: read and written at their native bit depth."""

@@ -69,7 +69,7 @@ _SYNTAX = 0x00020010
 _PHASE_TAGS = ("TemporalPositionIdentifier", "AcquisitionNumber", "EchoNumbers")
 """Tags that distinguish slices at one position of a series."""
 _GREY, _PALETTE = ("MONOCHROME1", "MONOCHROME2"), "PALETTE COLOR"
-_MAX_NAME, _MAX_TEXT = 64, 1024  # of the value representations LO and ST
+_MAX_NAME, _MAX_TEXT = 64, 1024  # characters of the value representations LO and ST
 _SERIES_OFFSET = 1000  # added to the number of the series
 
 _STALE_TAGS = re.compile(
@@ -77,7 +77,7 @@ _STALE_TAGS = re.compile(
     "|PixelValueTransformation|RealWorldValueMapping|Histogram|PlanarConfiguration|IconImage|.*PaletteColorLookupTable"
     "|MACParameters|DigitalSignatures|ExtendedOffsetTable"
 )
-"""Tags of a file or of its functional groups that describe the old pixels."""
+"""Tags of a file or of its functional groups that describe its original pixels."""
 _COLOUR_TAGS = re.compile("ICCProfile|ColorSpace")
 _OVERLAY_BIT, _OVERLAY_DATA = 0x0102, 0x3000
 
@@ -86,7 +86,7 @@ class DicomScan:
     """A DICOM file, whose frames are slices; `read_dicom` builds it."""
 
     def __init__(self, dataset: Dataset):
-        if "TransferSyntaxUID" not in dataset.file_meta:  # pydicom has found out how the elements are encoded
+        if "TransferSyntaxUID" not in dataset.file_meta:  # pydicom has detected the encoding of the elements
             implicit, little = dataset.original_encoding
             syntax = ExplicitVRLittleEndian if little else ExplicitVRBigEndian
             dataset.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian if implicit else syntax
@@ -101,9 +101,9 @@ class DicomScan:
         if samples != (1 if kind in (*_GREY, _PALETTE) else 3):
             raise ValueError(f"its colour space ({kind[:20]}) is not supported; save it as MONOCHROME2 or RGB")
         self._allocated, self.bits = int(dataset.BitsAllocated), int(dataset.BitsStored)
-        top = int(dataset.get("HighBit", self.bits - 1))
-        if self._allocated not in (8, 16, 32) or not 1 <= self.bits <= self._allocated or top != self.bits - 1:
-            raise ValueError(f"{self.bits} bits of {self._allocated} up to bit {top} for a value are not supported")
+        high_bit = int(dataset.get("HighBit", self.bits - 1))
+        if self._allocated not in (8, 16, 32) or not 1 <= self.bits <= self._allocated or high_bit != self.bits - 1:
+            raise ValueError(f"{self.bits} bits of {self._allocated} up to bit {high_bit} per value are not supported")
         if samples > 1 and (self._allocated, self.bits, int(dataset.PixelRepresentation)) != (8, 8, 0):
             raise ValueError(f"colour of {self.bits} bits is not supported: save it in 8")
         check_size(int(dataset.Rows), int(dataset.Columns), samples * self._allocated / 8, working=8.0 * self._channels)
@@ -116,7 +116,7 @@ class DicomScan:
 
     @property
     def info(self) -> ScanInfo:
-        """Patient, series and orientation (localizers are often stored with a series), positions and phase."""
+        """The facts in the header; `series` includes the orientation, since localizers often share a series."""
         dataset = self._dataset
         patient = str(dataset.get("PatientID") or dataset.get("PatientName") or dataset.get("StudyInstanceUID") or "")
         axes = _finite_numbers(self._functional_group(0, "PlaneOrientationSequence").get("ImageOrientationPatient"))
@@ -141,15 +141,15 @@ class DicomScan:
         )
 
     def _functional_group(self, frame: int, name: str) -> Dataset:
-        """Return the functional group `name` of a frame of an enhanced file; for a plain file the complete header."""
+        """Return the functional group `name` of a frame in an enhanced file; the complete header if there is none."""
         own, shared = (
-            self._dataset.get(f"{of}FunctionalGroupsSequence") or [Dataset()] for of in ("PerFrame", "Shared")
+            self._dataset.get(f"{scope}FunctionalGroupsSequence") or [Dataset()] for scope in ("PerFrame", "Shared")
         )
         group = own[min(frame, len(own) - 1)].get(name) or shared[0].get(name)
         return group[0] if group else self._dataset
 
     def picture(self, index: int) -> Picture:
-        """Return a frame in its units; unsigned values without a rescaling stay integers, of 8 stored bits uint8."""
+        """Return a frame in its units, as float32; unsigned values without a rescaling stay uint8 or uint16."""
         plugin = _PLUGIN if self._syntax in _DECODERS else ""
         array = pixel_array(self._dataset, index=index, decoding_plugin=plugin)
         if self._palette:
@@ -158,7 +158,7 @@ class DicomScan:
         return assemble(self._rescale(array, index) if self._channels == 1 else array)
 
     def _fill_padding(self, array: np.ndarray, *, is_reversed: bool) -> np.ndarray:
-        """Replace padding (PixelPaddingValue, or up to PixelPaddingRangeLimit) by the darkest other value.
+        """Replace padding (PixelPaddingValue, or from it to PixelPaddingRangeLimit) by the darkest other value.
 
         `is_reversed`: lower stored values are brighter.
         """
@@ -175,7 +175,7 @@ class DicomScan:
         return np.where(padding, array.dtype.type(darkest), array)
 
     def _rescale(self, array: np.ndarray, frame: int) -> np.ndarray:
-        """Convert stored values to their unit; higher values are brighter, and padding is dark."""
+        """Convert stored values to their unit; in the result, higher values are brighter, and padding is dark."""
         group = self._functional_group(frame, "PixelValueTransformationSequence")
         slope, intercept = (
             float(default if group.get(name) in (None, "") else group[name].value)
@@ -193,7 +193,7 @@ class DicomScan:
         return (array.astype(np.float64) * slope + intercept).astype(np.float32)
 
     def encode(self, slices: list[np.ndarray], pixel_format: PixelFormat, provenance: Provenance) -> bytes:
-        """Return a file of a new series with the same patient, study and geometry, and new pixels and pixel tags."""
+        """Return the bytes of a file of a new series: same patient, study and geometry, new pixels and pixel tags."""
         dataset = self._dataset
         _mark_as_synthetic(dataset, provenance)
         self._replace_pixels(
@@ -207,7 +207,7 @@ class DicomScan:
         return file.getvalue()
 
     def _replace_pixels(self, array: np.ndarray, pixel_format: PixelFormat) -> None:
-        """Store `(N, H, W, C)` pixels, and replace or delete the tags that describe the old ones."""
+        """Store `(N, H, W, C)` pixels, and replace or delete the tags that describe the original pixels."""
         dataset, channels = self._dataset, array.shape[3]
         if "PerFrameFunctionalGroupsSequence" in dataset and not dataset.get("SharedFunctionalGroupsSequence"):
             dataset.SharedFunctionalGroupsSequence = Sequence([Dataset()])
@@ -224,7 +224,7 @@ class DicomScan:
                 if _STALE_TAGS.match(keyword) or (is_recoloured and _COLOUR_TAGS.match(keyword)):
                     del container[tag]
         for overlay in [item.tag for item in dataset if item.tag.group >> 8 == 0x60 and item.tag.elem == _OVERLAY_BIT]:
-            if Tag(overlay.group, _OVERLAY_DATA) not in dataset:  # it was in unused bits of the old pixels
+            if Tag(overlay.group, _OVERLAY_DATA) not in dataset:  # it was in unused bits of the original pixels
                 for item in dataset.group_dataset(overlay.group):
                     del dataset[item.tag]
         if "Units" in dataset:
@@ -261,7 +261,7 @@ class DicomScan:
 
 
 def read_dicom(data: bytes) -> DicomScan:
-    """Read the bytes of a DICOM file; raises ValueError, and any exception of pydicom if it is damaged."""
+    """Read the bytes of a DICOM file. Raises ValueError, or any exception of pydicom if the file is damaged."""
     if data[128:132] != b"DICM":
         raise ValueError("it is not a DICOM file (`DICM` at byte 128 is missing)")
     head = data_element_generator(io.BytesIO(data[132:]), False, True, stop_when=lambda tag, *_: tag.group != 2)
@@ -274,7 +274,7 @@ def read_dicom(data: bytes) -> DicomScan:
 
 
 def is_available(uid: str) -> bool:
-    """Return whether frames of a transfer syntax can be decoded; pydicom calls this of each plug-in."""
+    """Return whether frames of a transfer syntax can be decoded; pydicom calls this function of each plug-in."""
     return uid in _DECODERS
 
 
@@ -309,20 +309,20 @@ def _finite_numbers(values: Any) -> list[float]:
 
 
 def _read_frame_size(data: bytes) -> tuple[int, int, int] | None:
-    """Return (height, width, channels) of a JPEG, JPEG-LS or JPEG 2000 codestream, or None."""
+    """Return (height, width, channels) of a JPEG, JPEG-LS or JPEG 2000 codestream; None if it states no size."""
     if data[:4] == b"\xff\x4f\xff\x51":
         right, bottom, left, top = struct.unpack_from(">4I", data, 8)
         return bottom - top, right - left, struct.unpack_from(">H", data, 40)[0]
-    at = 2
-    while data[:2] == b"\xff\xd8" and at + 9 <= len(data) and data[at] == 0xFF:
-        if data[at + 1] in (0xC0, 0xC1, 0xC3, 0xF7):
-            return struct.unpack_from(">HHB", data, at + 5)
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    start = 2
+    while data[:2] == b"\xff\xd8" and start + 9 <= len(data) and data[start] == 0xFF:
+        if data[start + 1] in (0xC0, 0xC1, 0xC3, 0xF7):
+            return struct.unpack_from(">HHB", data, start + 5)
+        start += 2 + int.from_bytes(data[start + 2 : start + 4], "big")
     return None
 
 
 def _mark_as_synthetic(dataset: Dataset, provenance: Provenance) -> None:
-    """State in the header that the file is synthetic, its source and its provenance, and give it new identifiers."""
+    """State in the header that the file is synthetic, with its source and provenance, and set new identifiers."""
     now = datetime.now()
     source = Dataset()
     source.ReferencedSOPClassUID = dataset.get("SOPClassUID", "")
@@ -335,8 +335,8 @@ def _mark_as_synthetic(dataset: Dataset, provenance: Provenance) -> None:
     equipment.ContributionDescription = provenance.text[:_MAX_TEXT]
     equipment.PurposeOfReferenceCodeSequence = Sequence([_code("109103", "Modifying Equipment")])
     dataset.ContributingEquipmentSequence = Sequence([*(dataset.get("ContributingEquipmentSequence") or []), equipment])
-    own, series, study = (str(dataset.get(f"{of}InstanceUID", "")) for of in ("SOP", "Series", "Study"))
-    dataset.SOPInstanceUID = _derive_uid(own or hashlib.sha256(dataset.PixelData).hexdigest(), provenance)
+    instance, series, study = (str(dataset.get(f"{level}InstanceUID", "")) for level in ("SOP", "Series", "Study"))
+    dataset.SOPInstanceUID = _derive_uid(instance or hashlib.sha256(dataset.PixelData).hexdigest(), provenance)
     dataset.SeriesInstanceUID = _derive_uid(series or study, provenance)
     dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
     number = dataset.get("SeriesNumber")
@@ -350,12 +350,12 @@ def _mark_as_synthetic(dataset: Dataset, provenance: Provenance) -> None:
 
 
 def _derive_uid(uid: str, provenance: Provenance) -> UID:
-    """Derive an identifier from the old one, the weights and the version, so that reruns give the same one."""
+    """Derive an identifier from the original one, the weights and the version, so that it is equal in each rerun."""
     return generate_uid(entropy_srcs=[uid, provenance.sha256, provenance.version])
 
 
 def _code(value: str, meaning: str) -> Dataset:
-    """Return an item of a code sequence of the DICOM dictionary."""
+    """Return an item of a code sequence, with a code that DICOM defines."""
     code = Dataset()
     code.CodeValue, code.CodingSchemeDesignator = value, "DCM"
     code.CodeMeaning = meaning

@@ -44,7 +44,7 @@ PILLOW_FORMATS: dict[str, dict[str, Any]] = {
     ".bmp": {"format": "BMP"},
     ".ppm": {"format": "PPM"},
 }
-"""The formats that Pillow encodes, and its settings."""
+"""The suffixes of the formats that Pillow encodes, each with arguments of Pillow's `save`."""
 
 _PLUGINS: dict[str, type[ImageFile.ImageFile]] = {
     "JPEG": JpegImagePlugin.JpegImageFile,
@@ -58,18 +58,18 @@ _PLUGINS: dict[str, type[ImageFile.ImageFile]] = {
 }
 _ANIMATED = ("PNG", "WebP", "GIF", "AVIF")
 _ROWS = 256
-_IHDR_END = 33  # bytes of a PNG
-_SMALL = 2**20  # pixels: any number of scans of so small an image is fast
+_IHDR_END = 33  # offset in bytes of the second chunk of a PNG
+_SMALL = 2**20  # pixels; smaller images are decoded fast, however many scans they have
 _MAX_SCANS = 64  # each is a pass over the whole image; real files have about 10
 
 warnings.filterwarnings("ignore", module=r"PIL\.")  # warnings quote flawed metadata
 
 
 def decode_file(name: str, data: bytes) -> Picture:
-    """Decode a file in the format `name`: the first frame of an animation, the main image of HEIC.
+    """Decode a file of the format `name`: of an animation the first frame, of HEIC the primary image.
 
     Palettes and CMYK become RGB, a transparent colour becomes alpha, and 1 to 4 bits become 8. Raises ValueError if the
-    image is too large or HEIC is not installed, and whatever the libraries raise if the file is damaged.
+    image is too large or the extra `heic` is not installed, any exception of the libraries if the file is damaged.
     """
     with _find_plugin(name)(io.BytesIO(data)) as image:
         if name == "PNG" and "exif" not in image.info and b"eXIf" in data:
@@ -97,18 +97,18 @@ def _find_plugin(name: str) -> type[ImageFile.ImageFile]:
 def decode_npy(data: bytes) -> Picture:
     """Decode the bytes of a `.npy` file, `(H, W)` or `(H, W, C)`. Raises ValueError for other shapes and types."""
     array = np.load(io.BytesIO(data), allow_pickle=False)
-    sides, (own_bytes, original_bytes) = array.shape, pixel_bytes(array.dtype)
+    sides, (value_bytes, original_bytes) = array.shape, pixel_bytes(array.dtype)
     if len(sides) not in (2, 3) or min(sides) < 1:
         raise ValueError(f"shape {sides}: a picture is (height, width) or (height, width, channels)")
     if len(sides) == 3 and 2 * sides[0] <= min(sides[1:]):
         fix = "channels come last: save it with np.moveaxis(array, 0, -1)"
         raise ValueError(f"shape {sides} looks like (channels, height, width); {fix}")
-    check_size(sides[0], sides[1], math.prod(sides[2:]) * own_bytes, working=math.prod(sides[2:]) * original_bytes)
+    check_size(sides[0], sides[1], math.prod(sides[2:]) * value_bytes, working=math.prod(sides[2:]) * original_bytes)
     return assemble(np.ascontiguousarray(array))
 
 
 def can_read_heic() -> bool:
-    """Return whether HEIC files can be decoded; without the extra they are not cached."""
+    """Return whether HEIC files can be decoded, which needs the extra `heic`."""
     return find_spec("pillow_heif") is not None
 
 
@@ -118,12 +118,12 @@ def _read_metadata(name: str, image: ImageFile.ImageFile) -> FileMetadata:
     if (name == "PNG" or info.get("jfif_unit")) and "dpi" in info:  # without a unit in a JPEG, Pillow guesses
         across, down = info["dpi"]
         metadata = replace(metadata, dpi=compute_dpi(across, down, 2))
-    with suppress(EOFError, OSError, SyntaxError, ValueError):  # a later frame is damaged, the first was read
+    with suppress(EOFError, OSError, SyntaxError, ValueError):  # a later frame is damaged, but the first can be read
         frames = getattr(image, "n_frames", 1) if name in _ANIMATED else 1
     return replace(metadata, frames=frames)
 
 
-# Decoders: an opened file and its bytes to `(H, W)` or `(H, W, C)` values, and whether the last channel is alpha
+# Decoders take an opened file and its bytes; they return `(H, W)` or `(H, W, C)`, and whether the last channel is alpha
 
 
 def _decode_jpeg(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
@@ -136,15 +136,15 @@ def _decode_jpeg(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, b
     coefficients = 2 * sum(samples) / max(samples) if "progressive" in image.info else 0
     if image.mode in ("L", "RGB"):
         check_size(image.height, image.width, len(samples), working=coefficients)
-        with suppress(ValueError):  # it fails on harmless warnings too, Pillow on damage only
+        with suppress(ValueError):  # simplejpeg fails on harmless warnings, too; Pillow does not
             return simplejpeg.decode_jpeg(data, colorspace="GRAY" if image.mode == "L" else "RGB"), False
     return _decode_with_pillow(image, data, working=4 + coefficients)
 
 
 def _decode_png(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
-    channels, deep = len(image.getbands()), data[24] == 16
-    check_size(image.height, image.width, channels * (2 if deep else 1))
-    if deep:  # Pillow would reduce colours to 8 bits
+    channels, is_16_bit = len(image.getbands()), data[24] == 16
+    check_size(image.height, image.width, channels * (2 if is_16_bit else 1))
+    if is_16_bit:  # Pillow would reduce colours to 8 bits
         pixels = imagecodecs.png_decode(data)
         return pixels, pixels.shape[2:] in ((2,), (4,))
     if image.mode in ("L", "RGB", "RGBA") and "transparency" not in image.info:
@@ -162,7 +162,7 @@ def _decode_jpeg2000(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarra
 
 def _decode_ppm(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
     settings = image.tile[0][3]
-    if image.mode == "RGB" and isinstance(settings, tuple) and settings[1] > 255:  # Pillow would reduce it
+    if image.mode == "RGB" and isinstance(settings, tuple) and settings[1] > 255:  # Pillow would keep 8 bits
         raise ValueError("a PPM file in colour deeper than 8 bits: save it as PNG or TIFF")
     return _decode_with_pillow(image, data)
 
@@ -175,20 +175,20 @@ def _decode_with_pillow(image: ImageFile.ImageFile, data: bytes, *, working: flo
 def from_pillow(image: Image.Image) -> tuple[np.ndarray, bool]:
     """Return `(H, W, C)` values of a PIL image, and whether the last channel is alpha.
 
-    Whole numbers of more than 8 bits become uint16 if they fit, else float32 as floats do; 8 bits become grey or RGB.
+    Integers of more than 8 bits become uint16 if they fit, else float32; floats become float32, 8 bits grey or RGB.
     """
-    alpha = image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
+    has_alpha = image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
     if image.mode[0] in "IF":
         pixels = np.array(image)[..., None]
         fits_uint16 = image.mode != "F" and pixels.min() >= 0 and pixels.max() <= np.iinfo(np.uint16).max
         return pixels.astype(np.uint16 if fits_uint16 else np.float32), False
     image.load()  # before that, Pillow may not know the mode
-    mode = ("LA" if alpha else "L") if image.mode in ("1", "L", "LA", "La") else ("RGBA" if alpha else "RGB")
+    mode = ("LA" if has_alpha else "L") if image.mode in ("1", "L", "LA", "La") else ("RGBA" if has_alpha else "RGB")
     pixels = np.empty((image.height, image.width, len(mode)), np.uint8)
-    for top in range(0, image.height, _ROWS):  # to convert it all at once would take three times its memory
+    for top in range(0, image.height, _ROWS):  # converting all rows at once would take three times the memory
         rows = image.crop((0, top, image.width, min(top + _ROWS, image.height)))
         pixels[top : top + _ROWS] = np.asarray(rows.convert(mode)).reshape(rows.height, rows.width, len(mode))
-    return pixels, alpha
+    return pixels, has_alpha
 
 
 _DECODERS: dict[str, Callable[[ImageFile.ImageFile, bytes], tuple[np.ndarray, bool]]] = {
@@ -198,18 +198,18 @@ _DECODERS: dict[str, Callable[[ImageFile.ImageFile, bytes], tuple[np.ndarray, bo
     "PPM": _decode_ppm,
     "JPEG 2000": _decode_jpeg2000,
 }
-"""Decoders of formats that need more than Pillow."""
+"""Decoders by format; `_decode_with_pillow` decodes the others."""
 
 
 # Encoders
 
 
 def encode_png(picture: Picture) -> bytes:
-    """Encode 8- or 16-bit grey or RGB, with or without alpha; pixels by imagecodecs, metadata by Pillow."""
+    """Encode 8- or 16-bit grey or RGB, with or without alpha, as PNG; pixels by imagecodecs, metadata by Pillow."""
     pixels, head = with_alpha_channel(picture), io.BytesIO()
     pixels = np.array(
         pixels[:, :, 0] if pixels.shape[2] == 1 else pixels, copy=1 in pixels.shape
-    )  # strides of one pixel
+    )  # sides of one pixel may have any strides; a copy has regular ones
     Image.new("L", (1, 1)).save(head, "PNG", **_metadata_arguments(picture))
     # Level 1 of this encoder gives files as small as zlib's level 3, in two thirds of the time.
     data, chunks = bytes(imagecodecs.png_encode(pixels, level=1)), head.getvalue()
@@ -217,7 +217,7 @@ def encode_png(picture: Picture) -> bytes:
 
 
 def encode_npy(picture: Picture) -> bytes:
-    """Encode a picture without alpha; one channel becomes `(H, W)`, and the colour profile is left out."""
+    """Encode a picture without alpha as `.npy`; one channel becomes `(H, W)`, and the colour profile is left out."""
     pixels = picture.pixels[..., 0] if picture.pixels.shape[2] == 1 else picture.pixels
     file = io.BytesIO()
     np.save(file, pixels, allow_pickle=False)
@@ -234,7 +234,7 @@ def encode_with_pillow(suffix: str, picture: Picture) -> bytes:
 
 
 def _metadata_arguments(picture: Picture) -> dict[str, Any]:
-    """Return the colour profile, EXIF and resolution, as Pillow's `save` takes them."""
+    """Return the colour profile, EXIF and resolution as arguments of Pillow's `save`."""
     metadata = picture.metadata
     density = metadata.dpi and tuple(min(round(each), 65535) for each in metadata.dpi)
     arguments = {"icc_profile": picture.icc, "exif": metadata.exif, "dpi": density}

@@ -34,7 +34,7 @@ class Geography:
     nodata: float | None = None
 
     def restore_nodata(self, pixels: np.ndarray) -> np.ndarray:
-        """Restore the input's nodata value in `(H, W, C)` pixels. Raises ValueError if their type cannot hold it."""
+        """Return `(H, W, C)` pixels with nodata at `empty` ones. Raises ValueError if their type cannot hold nodata."""
         if self.empty is None or self.nodata is None:
             return pixels
         if not self._can_hold_nodata(pixels.dtype):
@@ -45,21 +45,21 @@ class Geography:
         return np.where(self.empty[..., None], pixels.dtype.type(self._nodata_as(pixels.dtype)), pixels)
 
     def avoid_nodata(self, pixels: np.ndarray) -> np.ndarray:
-        """Return `(H, W, C)` pixels in which the nodata value is replaced by the next value."""
+        """Return `(H, W, C)` pixels with the next value in place of the nodata value, so that all count as data."""
         dtype, nodata = pixels.dtype, self._nodata_as(pixels.dtype)
         if nodata is None or math.isnan(nodata) or not self._can_hold_nodata(dtype):
             return pixels
         return np.where(pixels == dtype.type(nodata), _next_value(nodata, dtype), pixels)
 
     def _can_hold_nodata(self, dtype: np.dtype) -> bool:
-        """Return whether there is a nodata value that `dtype` can represent."""
+        """Return whether there is a nodata value and `dtype` can represent it."""
         nodata = self.nodata
         if nodata is None or dtype.kind == "f":
             return nodata is not None
         return float(nodata).is_integer() and 0 <= nodata <= np.iinfo(dtype).max
 
     def tags(self, dtype: np.dtype) -> list[Tag]:
-        """Return the tags for a file with pixels of `dtype`, including GDAL's."""
+        """Return the TIFF tags to write with pixels of `dtype`: the location, and GDAL's tag of the nodata value."""
         nodata = self._nodata_as(dtype)
         text = "" if nodata is None else "nan" if math.isnan(nodata) else f"{nodata:.17g}"
         return [*self.location_tags, *([(_NODATA, DATATYPE.ASCII, 0, text, True)] if text else [])]
@@ -73,7 +73,7 @@ class Geography:
 
 
 def _next_value(value: float, dtype: np.dtype) -> np.generic:
-    """Return `value` + 1 (- 1 at the maximum) of integers; 16 float steps above it of floats (GDAL rounds)."""
+    """Return an integer 1 above `value` (below it at the maximum), or a float 16 steps above it, since GDAL rounds."""
     if dtype.kind == "f":
         return dtype.type(value) + 16 * np.spacing(np.abs(dtype.type(value)))
     return dtype.type(value + 1 if value < np.iinfo(dtype).max else value - 1)
@@ -84,7 +84,7 @@ NO_GEOGRAPHY = Geography()
 
 
 def read_geography(page: TiffPage) -> Geography:
-    """Return what the tags of `page` state; `empty` is set later, by `fill_nodata`."""
+    """Read the location and nodata value from the tags of a page; `fill_nodata` adds `empty`."""
     stated = [tag for code in _LOCATION_TAGS if (tag := page.tags.get(code)) is not None]
     location_tags: list[Tag] = [
         (tag.code, DATATYPE(tag.dtype), 0 if isinstance(tag.value, str) else tag.count, tag.value, True)
@@ -99,7 +99,7 @@ def read_geography(page: TiffPage) -> Geography:
 
 
 def fill_nodata(pixels: np.ndarray, geography: Geography) -> tuple[np.ndarray, Geography]:
-    """Return `(H, W, C)` pixels with the mean of each channel in pixels without data, and the geography with `empty`.
+    """Fill `(H, W, C)` pixels without data with the mean of each channel; return them, and the geography with `empty`.
 
     The mean is 0 if no pixel has data. A pixel has no data if all its channels have the nodata value, or one is NaN.
     """

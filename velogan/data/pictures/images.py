@@ -1,8 +1,8 @@
-"""Read and write single images at their native bit depth. Conversions are listed in docs/formats.md.
+"""Read and write picture files at their native bit depth. Conversions are listed in docs/formats.md.
 
 8 or 16 bits become uint8 or uint16, 1 to 7 bits uint8, scaled to 0..255. 9 to 15 bits, and integers of 32 bits within
-0..65535 (TIFF), become uint16, unchanged. Signed integers and floats become float32; infinity is rejected,
-and so is NaN except in TIFF. The format of a file is detected from its first bytes, not from its name.
+0..65535 (TIFF), become uint16, unchanged. Signed integers and floats become float32; infinity is rejected, and NaN
+too, except in TIFF. The format of a file is detected from its first bytes, not from its name.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ENCODERS: dict[str, Callable[[Picture], bytes]] = {
 SUFFIXES = frozenset(_ENCODERS)
 """The suffixes of files that can be written."""
 LOSSY = frozenset({".jpg", ".jpeg", ".webp"})
-"""Those of lossy formats."""
+"""The suffixes of lossy formats."""
 READABLE_SUFFIXES = SUFFIXES.union(
     (".jfif", ".jpe", ".gif", ".pgm", ".pbm", ".avif", ".heic", ".heif", ".jp2", ".j2k", ".jpf", ".jpx")
 )
@@ -69,10 +69,10 @@ _MAX_SIDES = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383}
 
 
 def read_picture(path: Path | str, *, pages_are_channels: bool = False, filled: bool = True) -> Picture:
-    """Read a picture file upright and at its own bit depth.
+    """Read a picture file, upright and at its native bit depth.
 
-    pages_are_channels: whether several grey pages of a TIFF are channels if the file does not state it
-    filled: replace pixels without data by the mean; False for masks and label maps, where every value counts
+    pages_are_channels: whether several grey pages of a TIFF are channels if the file does not state their meaning
+    filled: whether to replace pixels without data by the mean; False for masks and label maps, where every value counts
 
     Raises ValueError with the reason if the file is not a picture, damaged, or larger than `MAX_BYTES` when decoded;
     OSError if it cannot be read.
@@ -83,7 +83,7 @@ def read_picture(path: Path | str, *, pages_are_channels: bool = False, filled: 
 
 
 def check_has_data(picture: Picture) -> Picture:
-    """Return the picture. Raises ValueError if none of its pixels has data, so that nothing can be learned from it."""
+    """Return `picture`. Raises ValueError if none of its pixels has data, since nothing can be learned from it."""
     empty = picture.metadata.geography.empty
     if empty is not None and empty.all():
         raise ValueError("no pixel has data: all have the value of its tag GDAL_NODATA, or NaN")
@@ -91,7 +91,7 @@ def check_has_data(picture: Picture) -> Picture:
 
 
 def is_picture(path: Path) -> bool:
-    """Return whether a file is a picture, by its suffix, else by its first bytes. Raw camera files are not."""
+    """Return whether a file is a picture: by its suffix or, if that is unknown, its first bytes; camera raw is not."""
     suffix = path.suffix.lower()
     if suffix in READABLE_SUFFIXES or suffix in _CAMERAS:
         return suffix in READABLE_SUFFIXES
@@ -106,13 +106,13 @@ def is_picture(path: Path) -> bool:
 
 
 def decode(data: bytes, *, pages_are_channels: bool = False, filled: bool = True) -> Picture:
-    """Decode the bytes of a picture file as `read_picture` does. Raises only ValueError, with the reason."""
+    """Decode the bytes of a picture file; arguments as for `read_picture`. Raises only ValueError, with the reason."""
     if not data:
         raise ValueError("the file is empty")
     name = _detect_format(data)
     with convert_decode_errors(name):
         if name == "TIFF":
-            return decode_tiff(data, channels=pages_are_channels, filled=filled)
+            return decode_tiff(data, pages_are_channels=pages_are_channels, filled=filled)
         return decode_npy(data) if name == "npy" else decode_file(name, data)
 
 
@@ -125,13 +125,13 @@ def _detect_format(data: bytes) -> str:
 
 
 def save_picture(path: Path | str, picture: Picture) -> None:
-    """Write a picture to a file; its suffix selects the format (see `encode`). Raises OSError if that fails."""
+    """Write a picture to a file in the format of its suffix, see `encode`. Raises OSError if it cannot be written."""
     data = encode(Path(path).suffix.lower(), picture)
     Path(path).write_bytes(data)
 
 
 def encode(suffix: str, picture: Picture) -> bytes:
-    """Return the bytes of a picture file; `suffix` selects the format.
+    """Encode a picture in the format of `suffix`; return the bytes of the file.
 
     JPEG and WebP have quality 95, JPEG without chroma subsampling; the other formats are lossless. WebP converts grey
     to RGB. A colour profile is written if it matches the channels. Raises ValueError if the format cannot hold the
@@ -153,18 +153,18 @@ def encode(suffix: str, picture: Picture) -> bytes:
 
 
 def detect_suffix(data: bytes) -> str:
-    """Return the suffix for the translation of a file that begins with `data`; `.png` if its format is unknown."""
+    """Return the suffix for the translation of a file that begins with `data`; `.png` if its format is not writable."""
     try:
         name = _detect_format(data)
     except ValueError:
         return ".png"
-    return ".jpg" if name == "JPEG" else own if (own := f".{name.lower()}") in SUFFIXES else ".png"
+    return ".jpg" if name == "JPEG" else suffix if (suffix := f".{name.lower()}") in SUFFIXES else ".png"
 
 
 def choose_suffix(suffix: str, picture: Picture) -> str:
-    """Return `suffix` if its format can hold the picture, else `.png` if that can, else `.tiff`.
+    """Return `suffix` if its format can hold the picture, else `.png` if PNG can, else `.tiff`.
 
-    Except for JPEG and WebP, reading the file returns the same values.
+    All formats but JPEG and WebP preserve the values.
     """
     return next((name for name in (suffix, ".png") if _can_hold(name.lower(), picture)), ".tiff")
 

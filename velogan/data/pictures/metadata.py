@@ -17,19 +17,19 @@ _ACROSS_DOWN = (
     (_TAGS.ExifImageWidth, _TAGS.ExifImageHeight),
     (_TAGS.FocalPlaneXResolution, _TAGS.FocalPlaneYResolution),
 )
-_INCHES = {2: 1.0, 3: 2.54}  # to a unit of resolution
-_MAX_EXIF = 2**16 - 64  # bytes: of a JPEG file; others rarely have more
+_UNITS_PER_INCH = {2: 1.0, 3: 2.54}  # by the code of the unit of resolution: inch, centimetre
+_MAX_EXIF = 2**16 - 64  # bytes that fit into a JPEG file; other files rarely have more
 
 
 @dataclass(frozen=True)
 class FileMetadata:
     """The metadata of a picture file.
 
-    - `exif`: the block for an upright image, without its thumbnail, or None
+    - `exif`: the EXIF block, changed to that of an upright image and without its thumbnail, or None
     - `dpi`: pixels per inch across and down, or None
-    - `geography`: of a TIFF
+    - `geography`: the location of a GeoTIFF and its pixels without data
     - `frames`: the number of frames of an animation; the image is the first
-    - `orientation`: how the file stores the image, as in EXIF, 1 to 8; the image here is upright
+    - `orientation`: the EXIF orientation of the stored image, 1 to 8; the decoded image is upright
     """
 
     exif: bytes | None = None
@@ -44,7 +44,7 @@ EMPTY_METADATA = FileMetadata()
 
 
 def parse_exif(exif: bytes) -> FileMetadata:
-    """Return the undamaged parts of EXIF bytes: orientation, resolution, and the block for an upright image."""
+    """Return the undamaged parts of EXIF bytes: orientation, resolution, and the block of an upright image."""
     metadata, tags = FileMetadata(), Image.Exif()
     with suppress(Exception):  # damaged EXIF makes Pillow raise anything
         tags.load(exif)
@@ -68,6 +68,6 @@ def compute_dpi(across: Any, down: Any, unit: Any) -> tuple[float, float] | None
     """Convert two resolutions per TIFF `unit`, 2 (inch) or 3 (centimetre), to pixels per inch; None if not possible."""
     with suppress(TypeError, ValueError, ZeroDivisionError):
         across, down = float(across), float(down)
-        if 0 < across < 2**24 and 0 < down < 2**24 and unit in _INCHES:
-            return across * _INCHES[unit], down * _INCHES[unit]
+        if 0 < across < 2**24 and 0 < down < 2**24 and unit in _UNITS_PER_INCH:
+            return across * _UNITS_PER_INCH[unit], down * _UNITS_PER_INCH[unit]
     return None

@@ -18,17 +18,17 @@ from velogan.data.pictures.picture import MAX_HEADER_BYTES, Picture, assemble, c
 from velogan.data.pictures.scan_info import Provenance, ScanInfo
 from velogan.data.pictures.values import PixelFormat, to_channels
 
-imageglobals.logger.setLevel(logging.CRITICAL)  # it logs flaws that it can ignore
+imageglobals.logger.setLevel(logging.CRITICAL)  # nibabel logs flaws that it can ignore
 
-_COMMENT = 6  # the code of extensions that are text
+_COMMENT = 6  # the code of header extensions that are text
 _AS_STORED = np.array([(0, 1), (1, 1), (2, 1)])
 
 
 class NiftiScan:
-    """A volume, or a time series, as axial slices from foot to head: anterior at the top, left at the left."""
+    """A volume or time series as axial slices, from foot to head: anterior at the top, patient's left on the left."""
 
-    def __init__(self, image: Nifti1Image, *, packed: bool):
-        self._image, self._packed = image, packed
+    def __init__(self, image: Nifti1Image, *, compressed: bool):
+        self._image, self._compressed = image, compressed
         self._shape = image.shape
         self._sides = (*self._shape, 1, 1)[:4]
         self._turn = io_orientation(image.affine)
@@ -47,19 +47,19 @@ class NiftiScan:
         return ScanInfo(times=self._sides[3])
 
     def picture(self, index: int) -> Picture:
-        """Return an axial slice in the volume's units."""
-        time, height = divmod(index, self._canonical[2])
+        """Return an axial slice in the volume's units; `index` counts from foot to head, then in time."""
+        time, level = divmod(index, self._canonical[2])
         axis = int(np.argwhere(self._turn[:, 0] == 2)[0, 0])
-        at = height if self._turn[axis, 1] > 0 else self._sides[axis] - 1 - height
+        position = level if self._turn[axis, 1] > 0 else self._sides[axis] - 1 - level
         chosen: list[Any] = [slice(None)] * 3 + [time] + [0] * (len(self._shape) - 4)
-        chosen[axis] = slice(at, at + 1)
+        chosen[axis] = slice(position, position + 1)
         values = np.asanyarray(self._image.dataobj[tuple(chosen[: len(self._shape)])])
         values = values.reshape([1 if side == axis else self._sides[side] for side in range(3)])
         plane = apply_orientation(values, self._turn)[:, :, 0]
         return assemble(np.ascontiguousarray(np.rot90(plane)))
 
     def encode(self, slices: list[np.ndarray], pixel_format: PixelFormat, provenance: Provenance) -> bytes:
-        """Return the file with other values; `descrip` and an extension state its provenance."""
+        """Return the bytes of the file with new values; `descrip` and a header extension state its provenance."""
         planes = [np.rot90(to_channels(pixels, 1)[..., 0], k=-1) for pixels in slices]
         back = ornt_transform(_AS_STORED, self._turn)
         count = self._canonical[2]
@@ -75,15 +75,15 @@ class NiftiScan:
             header[name] = 0
         header["descrip"] = f"SYNTHETIC by {provenance.program} {provenance.version}, not for diagnosis"[:79].encode()
         header.extensions.append(Nifti1Extension(_COMMENT, provenance.text.encode()))
-        header["vox_offset"] = 0  # recomputed with the extension
+        header["vox_offset"] = 0  # recomputed, since the extension moves the data
         data = type(self._image)(volume, self._image.affine, header).to_bytes()
-        return gzip.compress(data, compresslevel=6, mtime=0) if self._packed else data
+        return gzip.compress(data, compresslevel=6, mtime=0) if self._compressed else data
 
 
-def read_nifti(data: bytes, *, packed: bool) -> NiftiScan:
-    """Read the bytes of a NIfTI file. `packed`: may be gzip, decompressed up to the size in its header."""
-    zipped = packed and data[:2] == b"\x1f\x8b"
-    stream: Any = gzip.GzipFile(fileobj=io.BytesIO(data)) if zipped else io.BytesIO(data)
+def read_nifti(data: bytes, *, compressed: bool) -> NiftiScan:
+    """Read the bytes of a NIfTI file. `compressed`: gzip is decompressed, up to the size that the header states."""
+    is_gzip = compressed and data[:2] == b"\x1f\x8b"
+    stream: Any = gzip.GzipFile(fileobj=io.BytesIO(data)) if is_gzip else io.BytesIO(data)
     start = stream.read(Nifti2Header.sizeof_hdr)
     kind = next((kind for kind in (Nifti1Image, Nifti2Image) if kind.header_class.may_contain_header(start)), None)
     if kind is None:
@@ -103,4 +103,4 @@ def read_nifti(data: bytes, *, packed: bool) -> NiftiScan:
     content = start + stream.read(max(0, int(offset) + size - len(start)))
     if len(content) < int(offset) + size:
         raise ValueError(f"{len(content)} bytes of {int(offset) + size}: the file is truncated")
-    return NiftiScan(kind.from_bytes(content), packed=packed)
+    return NiftiScan(kind.from_bytes(content), compressed=compressed)

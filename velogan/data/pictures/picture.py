@@ -25,7 +25,7 @@ _MAX_WORK = MAX_BYTES // 2 * 3 + MAX_HEADER_BYTES
 """Maximum number of bytes of an image's pixels and the decoder's working memory together."""
 
 _WORK_PER_PIXEL = 32
-"""The same per pixel if `pixel_limit` is set: float32 RGBA and as much again."""
+"""Maximum of these bytes per pixel of `pixel_limit`, if that is set: twice those of float32 RGBA."""
 
 MAX_SIDE = 65535
 """Maximum number of pixels of a side."""
@@ -38,11 +38,11 @@ pixel_limit: ContextVar[int | None] = ContextVar("pixel_limit", default=None)
 
 
 class TooManyPixels(ValueError):
-    """The header states more than `pixel_limit`."""
+    """A header states more pixels than `pixel_limit`."""
 
 
 def check_file(path: Path | str) -> None:
-    """Raise ValueError if a file about to be read has too many bytes or is not a regular file."""
+    """Raise ValueError if a file has too many bytes to be read, or is not a regular file."""
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("not a regular file")
@@ -63,7 +63,7 @@ def read_first_bytes(path: Path, count: int) -> bytes:
 
 @contextmanager
 def convert_decode_errors(name: str) -> Iterator[None]:
-    """Convert any exception of a decoder to ValueError with a printable reason; `name` is the kind of file."""
+    """Convert any exception of a decoder to ValueError with a printable reason; `name` is the file format."""
     try:
         yield
     except MemoryError:
@@ -78,14 +78,14 @@ def convert_decode_errors(name: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture at its own bit depth, upright.
+    """A decoded picture at its native bit depth, upright.
 
     pixels: `(H, W, C)` uint8, uint16 or float32, without alpha
     alpha: `(H, W)` of the same type, or None
     icc: the bytes of the colour profile, or None
     metadata: other data of the file that a translation keeps
 
-    The arrays are writable and may be views of one block.
+    The arrays are writable; both may be views of one array.
     """
 
     pixels: np.ndarray
@@ -95,7 +95,7 @@ class Picture:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of its arrays."""
+        """The number of bytes of pixels and alpha."""
         return sum(array.nbytes for array in (self.pixels, self.alpha) if array is not None)
 
     def read_only(self) -> Picture:
@@ -108,7 +108,7 @@ class Picture:
 def check_size(height: int, width: int, bytes_per_pixel: float, *, working: float = 0) -> None:
     """Check the size that a header states against the limits, before anything is allocated.
 
-    `working`: bytes per pixel that the decoder needs besides the result. Raises ValueError, or its subclass
+    `working`: bytes per pixel that the decoder needs besides its result. Raises ValueError, or its subclass
     TooManyPixels if the size exceeds `pixel_limit`.
     """
     if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
@@ -125,16 +125,16 @@ def check_size(height: int, width: int, bytes_per_pixel: float, *, working: floa
 
 
 def pixel_bytes(dtype: np.dtype) -> tuple[int, int]:
-    """Return the bytes per value after `to_supported_dtype`, and of the original if it must be converted, else 0."""
-    own = dtype.itemsize if dtype.kind == "u" and dtype.itemsize <= 2 else 1 if dtype.kind == "b" else 4
-    return own, 0 if dtype.kind in "uf" and dtype.itemsize == own and dtype.isnative else dtype.itemsize
+    """Return the bytes per value after `to_supported_dtype`, and before it; the latter is 0 if nothing is converted."""
+    converted = dtype.itemsize if dtype.kind == "u" and dtype.itemsize <= 2 else 1 if dtype.kind == "b" else 4
+    return converted, 0 if dtype.kind in "uf" and dtype.itemsize == converted and dtype.isnative else dtype.itemsize
 
 
 def to_supported_dtype(array: np.ndarray, *, finite: bool = True) -> np.ndarray:
     """Return an array of any numeric type as uint8, uint16 or float32.
 
-    bool becomes 0 and 255; unsigned 32- and 64-bit values become uint16 if they fit; signed integers and other
-    floats become float32. Raises ValueError for types that are not numeric, and if `finite` for NaN and infinity.
+    bool becomes 0 and 255; unsigned 32- and 64-bit values become uint16 if they fit; all other values become float32.
+    Raises ValueError for complex and other types that are not real numbers; if `finite`, also for NaN and infinity.
     """
     kind, size = array.dtype.kind, array.dtype.itemsize
     if kind == "b":
@@ -173,6 +173,6 @@ def assemble(
 
 
 def with_alpha_channel(picture: Picture) -> np.ndarray:
-    """Return `(H, W, C)` with alpha as the last channel, in one block."""
+    """Return the pixels `(H, W, C)`, contiguous, with alpha, if there is any, as an additional last channel."""
     pixels, alpha = picture.pixels, picture.alpha
     return np.ascontiguousarray(pixels if alpha is None else np.concatenate([pixels, alpha[..., None]], axis=2))

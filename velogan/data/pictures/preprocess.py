@@ -1,4 +1,4 @@
-"""The deterministic part of preprocessing: resizing before any crop.
+"""The deterministic part of preprocessing: resizing, before any random crop.
 
 The rules are those of junyanz/pytorch-CycleGAN-and-pix2pix, `data/base_dataset.py`.
 """
@@ -15,7 +15,7 @@ _LARGE = 2**26  # bytes of an 8-bit picture
 
 
 def prepared_shape(config: DataConfig, height: int, width: int, *, test: bool) -> tuple[int, int]:
-    """Return the `(height, width)` that a picture is resized to; at test time the load size is the crop size."""
+    """Return the `(height, width)` to which a picture is resized; if `test`, the load size is the crop size."""
     load = config.crop_size if test else config.load_side
     mode = config.preprocess
     if mode == "resize_and_crop":
@@ -23,13 +23,13 @@ def prepared_shape(config: DataConfig, height: int, width: int, *, test: bool) -
     if mode in ("scale_width", "scale_width_and_crop") and not (width == load and height >= config.crop_size):
         height, width = int(max(load * height / width, config.crop_size)), load
     is_uncropped = test or mode in ("scale_width", "none")
-    if is_uncropped:  # two halvings and doublings keep only multiples of 4
+    if is_uncropped:  # generators halve the sides twice and double them twice, so only multiples of 4 stay the same
         return _multiple_of_4(height), _multiple_of_4(width)
     return height, width
 
 
 def prepare(image: np.ndarray, config: DataConfig, *, test: bool, nearest: bool = False) -> np.ndarray:
-    """Resize `(H, W, C)` uint8, uint16 or float32 with Pillow's antialiased bicubic to `prepared_shape`.
+    """Resize `(H, W, C)` uint8, uint16 or float32 to `prepared_shape`, by Pillow's antialiased bicubic filter.
 
     `nearest`: use nearest neighbour instead, which creates no new values.
 
@@ -45,15 +45,15 @@ def prepare(image: np.ndarray, config: DataConfig, *, test: bool, nearest: bool 
 def resize(
     image: np.ndarray, height: int, width: int, *, resample: Image.Resampling = Image.Resampling.BICUBIC
 ) -> np.ndarray:
-    """Resize `(H, W, C)` with Pillow's antialiased bicubic, or another `resample` filter; the dtype is kept.
+    """Resize `(H, W, C)` by Pillow's antialiased bicubic, or another `resample` filter; the dtype is kept.
 
-    8 bits are computed in Pillow's integer arithmetic, deeper types in float32; integers are rounded and clipped.
+    uint8 is computed in Pillow's integer arithmetic, other types in float32; integers are rounded and clipped.
     """
     if image.dtype == np.uint8 and image.shape[2] == 3 and image.size < _LARGE:
         return np.asarray(Image.fromarray(image).resize((width, height), resample))
-    kind, planes = np.uint8 if image.dtype == np.uint8 else np.float32, []
-    for channel in range(image.shape[2]):  # one at a time to save memory, as each is a copy
-        plane = Image.fromarray(np.ascontiguousarray(image[:, :, channel], dtype=kind))
+    dtype, planes = np.uint8 if image.dtype == np.uint8 else np.float32, []
+    for channel in range(image.shape[2]):  # one at a time to save memory, since each is a copy
+        plane = Image.fromarray(np.ascontiguousarray(image[:, :, channel], dtype=dtype))
         planes.append(np.asarray(plane.resize((width, height), resample)))
     small = np.stack(planes, axis=2)
     if image.dtype == np.uint16:

@@ -1,4 +1,4 @@
-"""The header of a medical file: facts to read, and the provenance to write into synthetic files."""
+"""The headers of medical files: the facts that are read, and the provenance that is written into synthetic files."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ScanInfo:
-    """What a file states about its slices; strings are empty and numbers None if it states nothing.
+    """The facts that a file's header states about its slices; those it does not state are empty or None.
 
-    patient: an identifier or the name
-    series: the identifier of the series
+    patient: identifies the patient: the ID, else the name, else the ID of the study
+    series: identifies the series and the orientation of its slices
     modality: such as CT or MR
-    positions: those of the slices along the series, in mm; empty if unknown
-    phase: values that distinguish the slices at one position of a series
+    positions: for each slice, its position along the normal of its plane, in mm; empty if unknown
+    phase: values that distinguish slices at the same position of a series
     number: the file's number within the series
     times: how many volumes of equal size the file contains, one after another
     """

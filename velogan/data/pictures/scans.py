@@ -35,8 +35,8 @@ Scan: TypeAlias = "DicomScan | NiftiScan | TiffStack"
 """A file of slices: `len()` is their number, `bits` the number of used bits of a stored value, `info` its header.
 
 - `picture(index)` returns a slice, grey or RGB, in the file's units
-- `encode(slices, pixel_format, provenance)` returns the file with other slices `(H, W, C)`, and a header that states
-  the provenance. Call it once, since it may modify the scan. It raises ValueError if the format cannot hold the slices.
+- `encode(slices, pixel_format, provenance)` returns the bytes of the file with new slices `(H, W, C)`; medical headers
+  state the provenance. Call it once: it may modify the scan. It raises ValueError if the format cannot hold the slices.
 """
 
 
@@ -52,7 +52,7 @@ def scan_suffix(path: Path) -> str | None:
 
 
 def read_scan(path: Path) -> Scan:
-    """Read DICOM, NIfTI, or a TIFF whose pages are slices. Raises ValueError if it is damaged, too large or neither."""
+    """Read DICOM, NIfTI, or a TIFF whose pages are slices. Raises ValueError for damaged, too large and other files."""
     suffix, is_stack = scan_suffix(path), path.suffix.lower() in STACK_SUFFIXES
     if suffix is None and not is_stack:
         raise ValueError(f"not a medical file: their names end in {', '.join(SUFFIXES)}")
@@ -67,7 +67,7 @@ def read_scan(path: Path) -> Scan:
         from velogan.data.pictures.nifti import read_nifti
 
         with convert_decode_errors("NIfTI"):
-            return read_nifti(data, packed=suffix == ".nii.gz")
+            return read_nifti(data, compressed=suffix == ".nii.gz")
     from velogan.data.pictures.dicom import read_dicom
 
     with convert_decode_errors("DICOM"):
@@ -75,7 +75,7 @@ def read_scan(path: Path) -> Scan:
 
 
 def require_library(path: Path) -> None:
-    """Raise ValueError, which names the extra, if the library for a medical file is missing."""
+    """Raise ValueError, with the extra to install, if the library that reads a medical file is missing."""
     suffix = scan_suffix(path)
     if suffix is not None:
         module = "nibabel" if ".nii" in suffix else "pydicom"

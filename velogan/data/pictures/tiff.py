@@ -1,4 +1,4 @@
-"""TIFF files: one page, or equal grey pages as channels or slices, by tifffile's series."""
+"""Read and write TIFF files: a single page, or pages of one size (tifffile's first series) as channels or slices."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ _ORIENTATION, _XRESOLUTION = 274, 282
 _ICC = 34675
 
 
-def decode_tiff(data: bytes, *, channels: bool = False, filled: bool = True) -> Picture:
-    """Decode the bytes of a TIFF file; raises ValueError for unsupported kinds and wrong sizes.
+def decode_tiff(data: bytes, *, pages_are_channels: bool = False, filled: bool = True) -> Picture:
+    """Decode the bytes of a TIFF file. Raises ValueError for unsupported kinds and wrong sizes.
 
-    Grey, RGB, palette, CMYK, Lab and YCbCr; the last four become RGB. Smaller pages (previews, pyramid levels) are
-    skipped. 1 to 7 bits are scaled to 8; 9 to 15 bits stay unchanged, in uint16. `channels`: whether several
-    pages are channels if the file does not state it. `filled`: see `images.read_picture`.
+    Grey and RGB are kept; palette, CMYK, Lab and YCbCr become RGB. Smaller pages (previews, pyramid levels) are
+    skipped. 1 to 7 bits are scaled to 8; 9 to 15 bits stay unchanged, in uint16. `pages_are_channels` and `filled`:
+    see `images.read_picture`.
     """
     stack = TiffStack(data)
     count = len(stack)
     if count > 1:
-        if stack.in_colour:
+        if stack.is_colour:
             raise ValueError(f"{count} colour pages; only grey pages can be channels: {_TRANSLATE_ALONE}")
         if stack.axis in ("Z", "T"):
             kind = {"Z": "slices", "T": "times"}[stack.axis]
             raise ValueError(f"its {count} pages are {kind}, as its description states: {_TRANSLATE_ALONE}")
-        if stack.axis != "C" and not channels:
+        if stack.axis != "C" and not pages_are_channels:
             raise ValueError(
                 f"{count} pages, and the file does not state whether they are channels, slices or times: set "
                 "--pages channels or --pages slices, in training by --data.pages"
@@ -74,23 +74,23 @@ def decode_tiff(data: bytes, *, channels: bool = False, filled: bool = True) -> 
 class TiffStack:
     """A TIFF file whose pages are single images, slices or times; thread-safe.
 
-    `axis`: the meaning of the pages: Z slices, T times, C channels, or tifffile's code for unknown. Raises ValueError
-    if the pages have several axes, or the sizes in their headers are wrong.
+    `axis`: the meaning of the pages: Z slices, T times, C channels, another code of tifffile if the file does not state
+    it, empty for one page. Raises ValueError if the pages have several axes, or their headers state wrong sizes.
     """
 
     def __init__(self, data: bytes):
         self._data, self._file = data, TiffFile(io.BytesIO(data), _multifile=False)
-        self._file.filehandle.set_lock(True)  # else threads seek between each other's seek and read
+        self._file.filehandle.set_lock(True)  # else a thread may seek between another's seek and read
         if len(self._file.pages) > _MAX_PAGES:
             raise ValueError(f"more than {_MAX_PAGES} pages")
         self._check_last_page(len(data))
         series = self._file.series[0]
-        self._pages = [self._page(page.index) for page in series.pages if page is not None]
+        self._pages = [self._get_page(page.index) for page in series.pages if page is not None]
         first = self._pages[0]
         sides = dict(zip(series.axes, series.shape))
         axes = [axis for axis in series.axes.removesuffix(first.axes) if sides[axis] > 1]
         self.axis = axes[0] if axes else ""
-        self.in_colour = first.photometric not in (_WHITE_IS_ZERO, _GREY) or first.samplesperpixel > 1
+        self.is_colour = first.photometric not in (_WHITE_IS_ZERO, _GREY) or first.samplesperpixel > 1
         if len(axes) > 1:
             raise ValueError(
                 f"its pages have the axes {''.join(axes)}: save each channel, or each time, as a file of its own"
@@ -104,7 +104,7 @@ class TiffStack:
         self.bits = first.dtype.itemsize * 8 if first.dtype else 0
 
     def _check_last_page(self, size: int) -> None:
-        """Raise ValueError if the last readable page links to a page beyond the end of the file, at `size` bytes."""
+        """Raise ValueError if pages are missing: the last one links beyond the end of the file, at `size` bytes."""
         handle, offset = self._file.filehandle, self._file.pages.next_page_offset or 0
         handle.seek(offset)
         link = handle.read(self._file.tiff.offsetsize)
@@ -119,26 +119,26 @@ class TiffStack:
 
     @property
     def info(self) -> ScanInfo:
-        """TIFF stacks carry no patient or series information."""
+        """An empty header: TIFF has no fields for patient and series."""
         return ScanInfo()
 
     def picture(self, index: int) -> Picture:
-        """Return a page."""
-        return self._picture([self._pages[index]], filled=True)
+        """Return one page as a picture."""
+        return self._build_picture([self._pages[index]], filled=True)
 
     def merge_pages(self, *, filled: bool) -> Picture:
-        """Return the only page, or grey pages as channels."""
-        return self._picture(self._pages, filled=filled)
+        """Return a single page, or several grey pages as the channels of one picture."""
+        return self._build_picture(self._pages, filled=filled)
 
-    def _picture(self, pages: list[TiffPage], *, filled: bool) -> Picture:
+    def _build_picture(self, pages: list[TiffPage], *, filled: bool) -> Picture:
         first = pages[0]
-        array, has_alpha = self._values(first)
+        array, has_alpha = self._decode_page(first)
         if len(pages) > 1:
-            array, has_alpha = np.stack([self._values(page)[0][..., 0] for page in pages], axis=-1), False
+            array, has_alpha = np.stack([self._decode_page(page)[0][..., 0] for page in pages], axis=-1), False
         has_original_colours = first.photometric not in (_CMYK, _YCBCR, _LAB)
-        turned = first.tags.valueof(_ORIENTATION, default=1) if not _needs_pillow(first) else 1
-        metadata = FileMetadata(dpi=self._dpi(first), orientation=turned if turned in range(1, 9) else 1)
-        if metadata.orientation == 1:  # georeferenced images are not turned
+        orientation = first.tags.valueof(_ORIENTATION, default=1) if not _needs_pillow(first) else 1
+        metadata = FileMetadata(dpi=self._dpi(first), orientation=orientation if orientation in range(1, 9) else 1)
+        if metadata.orientation == 1:  # a georeference is valid only for an image that is not turned
             geography, colours = read_geography(first), array.shape[2] - has_alpha
             if array.dtype.kind == "f" or (filled and geography.nodata is not None):
                 array[..., :colours], geography = fill_nodata(array[..., :colours], geography)
@@ -146,15 +146,15 @@ class TiffStack:
         icc = first.tags.valueof(_ICC) if has_original_colours else None
         return assemble(array, has_alpha=has_alpha, icc=icc if isinstance(icc, bytes) else None, metadata=metadata)
 
-    def _page(self, index: Any) -> TiffPage:
+    def _get_page(self, index: Any) -> TiffPage:
         page = self._file.pages.get(index, aspage=True)
         assert isinstance(page, TiffPage)
         return page
 
-    def _values(self, page: TiffPage) -> tuple[np.ndarray, bool]:
-        """Return `(H, W, C)` values as grey, RGB or n channels, and whether the last channel is alpha."""
+    def _decode_page(self, page: TiffPage) -> tuple[np.ndarray, bool]:
+        """Return the `(H, W, C)` values of a page, grey, RGB or other channels, and whether the last one is alpha."""
         if page.photometric == _PALETTE and page.colormap is not None and page.colormap.max() <= 255:
-            table = page.colormap.astype(np.uint8).T  # some writers use only 8 of the 16 bits
+            table = page.colormap.astype(np.uint8).T  # some writers use only 8 of the 16 bits of a colour
             return table[page.asarray(maxworkers=1).astype(np.uint8)], False
         if _needs_pillow(page):
             with TiffImagePlugin.TiffImageFile(io.BytesIO(self._data)) as image:
@@ -165,7 +165,7 @@ class TiffStack:
         if array.dtype.kind in "iu" and array.dtype.itemsize == 4 and array.min() >= 0 and array.max() <= 65535:
             array = array.astype(np.uint16)
         array = np.ascontiguousarray(to_supported_dtype(array, finite=False))  # NaN may mean no data
-        bits = 8 if page.bitspersample == 1 else page.bitspersample  # `to_supported_dtype` has made 1 bit 0 and 255
+        bits = 8 if page.bitspersample == 1 else page.bitspersample  # 1 bit has become 0 and 255 above
         if bits < 8:
             array = (np.arange(256) * 255 / (2**bits - 1)).round().astype(np.uint8)[array]
         extra = len(page.extrasamples)
@@ -176,7 +176,7 @@ class TiffStack:
         return _unpremultiply(array, array.shape[2] - 1) if kind == 1 else array, kind in (1, 2)
 
     def _dpi(self, page: TiffPage) -> tuple[float, float] | None:
-        """Return the resolution; for ImageJ files in the unit of their description."""
+        """Return the pixels per inch, or None; the description of ImageJ files states the unit of their resolution."""
         if _XRESOLUTION not in page.tags:
             return None
         across, down = page.resolution
@@ -186,7 +186,7 @@ class TiffStack:
         )
 
     def encode(self, slices: list[np.ndarray], pixel_format: PixelFormat, provenance: Provenance) -> bytes:
-        """Return the file with other pixels and the same alpha, resolution and geography."""
+        """Return the bytes of the file with new pixels and the same alpha, resolution and geography."""
         originals = [self.picture(index) for index in range(len(self))]
         pages = [replace(original, pixels=pixels, icc=None) for original, pixels in zip(originals, slices)]
         if pages[0].alpha is not None and pages[0].alpha.dtype != slices[0].dtype:
@@ -195,21 +195,21 @@ class TiffStack:
 
 
 def _needs_pillow(page: TiffPage) -> bool:
-    """Return whether Pillow decodes a page: its colours must be converted, or it is JPEG, whose size libtiff checks."""
+    """Return whether Pillow decodes a page: for colours to convert, and for JPEG, of which libtiff checks the size."""
     return page.photometric in _CONVERTED or page.compression == _JPEG
 
 
 def _check_page(page: TiffPage, size: int, pages: int) -> None:
-    """Check a page's header against the limits and the file's size in bytes, before pixels are allocated."""
+    """Check a page's header against the limits for `pages` such pages, and against the file's `size` in bytes."""
     if page.dtype is None:
         raise ValueError(f"{page.bitspersample}-bit samples of this kind are not supported")
     values = page.samplesperpixel * pages
-    own_bytes, original_bytes = pixel_bytes(page.dtype)
+    value_bytes, original_bytes = pixel_bytes(page.dtype)
     check_size(
         page.imagelength,
         page.imagewidth,
-        values * own_bytes * (3 if page.photometric == _PALETTE else 1),
-        working=values * (original_bytes if pages == 1 else max(original_bytes, own_bytes))
+        values * value_bytes * (3 if page.photometric == _PALETTE else 1),
+        working=values * (original_bytes if pages == 1 else max(original_bytes, value_bytes))
         + (4 if _needs_pillow(page) else 0),
     )
     if page.compression not in _COMPRESSIONS:
@@ -228,7 +228,7 @@ def _check_page(page: TiffPage, size: int, pages: int) -> None:
 
 
 def _unpremultiply(array: np.ndarray, alpha: int) -> np.ndarray:
-    """Divide premultiplied colours by alpha, the channel `alpha`."""
+    """Divide premultiplied colours, in place, by alpha, which is the channel with the index `alpha`."""
     max_value = 1.0 if array.dtype.kind == "f" else float(np.iinfo(array.dtype).max)
     opacity = array[..., alpha].astype(np.float32)
     factor = np.divide(max_value, opacity, out=np.zeros_like(opacity), where=opacity > 0)
@@ -244,7 +244,7 @@ def encode_tiff(picture: Picture) -> bytes:
 
 
 def _encode_pages(pages: list[Picture], *, axis: str = "") -> bytes:
-    """Encode pages of one size along `axis`: Z slices, T times."""
+    """Encode pages of one size along `axis`: Z slices, T times; empty: a single page."""
     first = pages[0]
     arrays = [
         with_alpha_channel(replace(page, pixels=page.metadata.geography.restore_nodata(page.pixels))) for page in pages

@@ -16,7 +16,7 @@ Range = tuple[float, float]
 
 _DTYPE_RANGES: dict[str, Range] = {"uint8": (0, 255), "uint16": (0, 65535)}
 _TYPES = {"uint8": torch.uint8, "uint16": torch.uint16, "float32": torch.float32}
-_LUMA = np.array([19595, 38470, 7471])  # of 65536: Rec. 601, rounded as Pillow has it
+_LUMA = np.array([19595, 38470, 7471])  # weights of Rec. 601 in units of 1/65536, rounded as in Pillow
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class PixelFormat:
     channels: number of channels
     dtype: uint8, uint16 or float32
     range: the pixel values that become -1 and +1; None: the full range of the type
-    own_scale: values are those of a medical volume on its own scale, see `data.sets.slices`
-    neighbours: number of channels that are slices below, and as many above
-    pages: whether the pages of a TIFF are channels or slices; None: as the file states
+    own_scale: whether each medical volume is scaled by its own range, see `data.sets.slices.OWN_RANGE`
+    neighbours: number of slices below, and as many above, that are additional channels
+    pages: the meaning of the pages of a TIFF, channels or slices; None: as the file states
     """
 
     channels: int = 3
@@ -55,8 +55,8 @@ class PixelFormat:
 def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
     """Convert `(..., C)` pixels to `(..., channels)` of the same type.
 
-    Grey is repeated; RGB becomes grey by Rec. 601 luma, rounded as Pillow does. Raises ValueError for any other
-    change of the count.
+    Grey is repeated; RGB becomes grey by Rec. 601 luma, rounded as in Pillow. Raises ValueError for any other change
+    of the number of channels.
     """
     count = pixels.shape[-1]
     if count == channels:
@@ -76,7 +76,7 @@ def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
 def common_channels(counts: Sequence[int]) -> int:
     """Return the number of channels to which `to_channels` can convert most pictures; the largest if there are several.
 
-    `counts`: the channels of each picture; if there are none, the result is 1.
+    `counts`: the number of channels of each picture; if there are no pictures, the result is 1.
     """
 
     def convertible(channels: int) -> int:
@@ -86,9 +86,9 @@ def common_channels(counts: Sequence[int]) -> int:
 
 
 def promote_dtype(pixels: np.ndarray, dtype: str, range: Range | None) -> np.ndarray:
-    """Convert pixels to `dtype` (uint8, uint16, float32), which must be at least as deep.
+    """Convert pixels to `dtype` (uint8, uint16, float32), which must be at least as deep as theirs.
 
-    With a declared `range`, values are unchanged; without one, uint8 is scaled to uint16, so that 255 becomes 65535.
+    With a declared `range`, values are unchanged; without it, uint8 is scaled to uint16, so that 255 becomes 65535.
     Raises ValueError if the type of `pixels` cannot hold the range, see `can_hold_range`.
     """
     if range is not None and not can_hold_range(pixels.dtype.name, range):
@@ -100,15 +100,15 @@ def promote_dtype(pixels: np.ndarray, dtype: str, range: Range | None) -> np.nda
 
 
 def can_hold_range(dtype: str, range: Range) -> bool:
-    """Return whether `dtype` can hold `range`: unsigned types hold no negative values, 8 bits none above 255."""
+    """Return whether `dtype` can hold `range`: uint8 and uint16 hold no negative values, uint8 none above 255."""
     return dtype == "float32" or (range[0] >= 0 and (dtype == "uint16" or range[1] <= 255))
 
 
 def normalize(pixels: Tensor, range: Range | None) -> Tensor:
     """Convert uint8, uint16 or float32 pixels of any shape to float32 in [-1, 1]; values outside `range` are clipped.
 
-    None: the full range of the integer type, so that uint8 becomes exactly x / 127.5 - 1. Raises ValueError for
-    floats without a range.
+    Without a `range`, it is the full range of the integer type: uint8 becomes exactly x / 127.5 - 1. Raises ValueError
+    for floats without a range.
     """
     low, high = range or full_range(str(pixels.dtype).removeprefix("torch."))
     return ((pixels.float() - low) / ((high - low) / 2) - 1).clamp_(-1, 1)
@@ -117,8 +117,8 @@ def normalize(pixels: Tensor, range: Range | None) -> Tensor:
 def denormalize(images: Tensor, dtype: str, range: Range | None) -> Tensor:
     """Convert images in [-1, 1], of any shape, to pixels of `dtype` (uint8, uint16, float32) over `range`.
 
-    Integers are rounded and clamped to the range and the type, floats clamped to the range. None: the full range
-    of the integer type. Raises ValueError for floats without a range.
+    Integers are rounded and clamped to the range and the type, floats clamped to the range. Without a
+    `range`, it is the full range of the integer type. Raises ValueError for floats without a range.
     """
     low, high = range or full_range(dtype)
     pixels = (images.float() + 1) * ((high - low) / 2) + low
@@ -129,7 +129,7 @@ def denormalize(images: Tensor, dtype: str, range: Range | None) -> Tensor:
 
 
 def full_range(dtype: str) -> Range:
-    """Return the full range of an integer type."""
+    """Return the full range of an integer type. Raises ValueError for float32."""
     if dtype not in _DTYPE_RANGES:
         raise ValueError(
             f"{dtype} pixels have no full range: declare the values of the darkest and the brightest pixel "

@@ -24,7 +24,7 @@ SUFFIXES = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".w
 """The suffixes of videos, with the container format that is written."""
 
 Change = Callable[[Iterator[np.ndarray]], Iterable[np.ndarray]]
-"""Converts frames `(H, W, 3)` uint8 to as many of the same size, in order; it may read a few ahead."""
+"""A function that converts frames `(H, W, 3)` uint8, in order, to as many of the same size; it may read a few ahead."""
 
 _READ = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"}  # without formats that open other files
 _CODECS: dict[str, tuple[str, dict[str, str]]] = {
@@ -43,7 +43,7 @@ def is_video(path: Path) -> bool:
 
 
 def count_frames(path: Path) -> int:
-    """Return the number of frames in a video's header, else length times frame rate, or 0 if neither is known."""
+    """Return the number of frames that a video's header states, else its duration times its frame rate, else 0."""
     import av
 
     with convert_decode_errors("video"), path.open("rb") as file, av.open(file, "r", options=_READ) as container:
@@ -96,7 +96,7 @@ def _check_complete(file: BinaryIO) -> None:
         if head[:4] in (_EBML, _SEGMENT):
             width = 9 - head[4].bit_length()  # the first bit that is set says how many bytes the length takes
             kind, length = head[:4], int.from_bytes(head[4 : 4 + width], "big") - (1 << 7 * width)
-            length = 0 if length == (1 << 7 * width) - 1 else length + 4 + width  # 0: not known while it was written
+            length = 0 if length == (1 << 7 * width) - 1 else length + 4 + width  # 0: it was unknown when written
         elif length == 1:
             length = int.from_bytes(head[8:], "big")
         if kind in (b"mdat", _SEGMENT) and start + length > size:
@@ -122,10 +122,10 @@ class _VideoWriter:
         check_size(self._video.height, self._video.width, 3, working=9)
         self._sound: dict[int, AudioStream] = {}
         self._output_video: VideoStream | None = None
-        self._pending_sound: list[Any] = []  # packets before the first frame: all streams must be added first
-        self._pending_frames: list[VideoFrame] = []  # decoded but not yet written
+        self._pending_sound: list[Any] = []  # packets that wait until the video stream is added
+        self._pending_frames: list[VideoFrame] = []  # decoded, but not yet written
         self._reformatter = VideoReformatter()
-        self._colour_coding = (0, 0)  # matrix and range, those of the first frame
+        self._colour_coding = (0, 0)  # matrix and range of the first frame
         self._last_time = -(2**62)
 
         out.metadata.update({**container.metadata, "comment": comment})
@@ -133,16 +133,16 @@ class _VideoWriter:
             try:
                 self._sound[stream.index] = out.add_stream_from_template(stream)
             except Exception as error:
-                raise self._no_sound(stream) from error
+                raise self._sound_error(stream) from error
             metadata = {key: stream.metadata[key] for key in ("language", "title") if key in stream.metadata}
             self._sound[stream.index].metadata.update(metadata)
 
     def run(self, change: Change) -> int:
         """Change and write all frames; return their number."""
         count = 0
-        for picture in change(self._decode_frames()):
+        for pixels in change(self._decode_frames()):
             frame = self._pending_frames.pop(0)
-            self._write(frame, picture)
+            self._write(frame, pixels)
             count += 1
         if self._output_video is None:
             raise ValueError("it has no frames that can be read")
@@ -151,7 +151,7 @@ class _VideoWriter:
         return count
 
     def _decode_frames(self) -> Iterator[np.ndarray]:
-        """Yield the frames, and copy the sound between them."""
+        """Yield the upright frames `(H, W, 3)` uint8, and copy the packets of sound between them."""
         size: tuple[int, ...] | None = None
         packets = self._container.demux([self._video, *self._container.streams.audio])
         while True:
@@ -168,20 +168,20 @@ class _VideoWriter:
                     check_size(frame.height, frame.width, 3, working=9)
                     if frame.interlaced_frame:
                         raise ValueError("its frames are interlaced: deinterlace it first")
-                    is_turned, picture = _turn_upright(frame)
-                    if size not in (None, picture.shape):
+                    is_turned, pixels = _turn_upright(frame)
+                    if size not in (None, pixels.shape):
                         raise ValueError(f"its frames change size, to {frame.width}x{frame.height}: cut it there")
-                    size = picture.shape
+                    size = pixels.shape
                     self._pending_frames.append(frame)
-                    self._start(frame, picture, is_turned=is_turned)
-                yield picture
-                del picture
+                    self._start(frame, pixels, is_turned=is_turned)
+                yield pixels
+                del pixels
 
-    def _start(self, frame: VideoFrame, picture: np.ndarray, *, is_turned: bool) -> None:
+    def _start(self, frame: VideoFrame, pixels: np.ndarray, *, is_turned: bool) -> None:
         """Add the video stream in the size of the first frame. `is_turned`: rows and columns were exchanged."""
         if self._output_video is not None:
             return
-        source, (height, width) = self._video, picture.shape[:2]
+        source, (height, width) = self._video, pixels.shape[:2]
         codec, options = _CODECS.get(SUFFIXES[self._suffix], _X264)
         output = cast("VideoStream", self._out.add_stream(codec, rate=source.average_rate or 25, options=options))
         self._output_video, self._colour_coding = output, _read_colour_coding(frame)
@@ -196,15 +196,15 @@ class _VideoWriter:
         while self._pending_sound:
             self._copy_sound(self._pending_sound.pop(0))
 
-    def _write(self, source: VideoFrame, picture: np.ndarray) -> None:
-        """Encode `picture` at the time of the frame `source`."""
+    def _write(self, source: VideoFrame, pixels: np.ndarray) -> None:
+        """Encode a frame's new pixels at the presentation time of the original frame `source`."""
         from av import VideoFrame
 
         assert self._output_video is not None
         assert self._output_video.pix_fmt is not None
         with convert_decode_errors("video"):
             matrix, span = self._colour_coding
-            frame = VideoFrame.from_ndarray(picture, format="rgb24")
+            frame = VideoFrame.from_ndarray(pixels, format="rgb24")
             frame = self._reformatter.reformat(
                 frame,
                 format=self._output_video.pix_fmt,
@@ -212,7 +212,7 @@ class _VideoWriter:
                 dst_color_range=span or _LIMITED,
                 dst_colorspace=_MATRICES[matrix],
             )
-            if source.pts is not None:  # encoders reject equal times: such a frame follows one unit later
+            if source.pts is not None:  # encoders reject equal times: such a frame is delayed by one unit
                 frame.pts = self._last_time = max(source.pts, self._last_time + 1)
             frame.time_base = source.time_base
             self._out.mux(self._output_video.encode(frame))
@@ -226,15 +226,15 @@ class _VideoWriter:
         try:
             self._out.mux(packet)
         except Exception as error:
-            raise self._no_sound(stream) from error
+            raise self._sound_error(stream) from error
 
-    def _no_sound(self, stream: AudioStream) -> ValueError:
+    def _sound_error(self, stream: AudioStream) -> ValueError:
         name = stream.codec_context.name if stream.codec_context else "unknown"
         return ValueError(f"{self._suffix} cannot hold its sound ({name}): name an output that ends in .mkv")
 
 
 def _read_colour_coding(frame: VideoFrame) -> tuple[int, int]:
-    """Return matrix and range as `frame` states them (RGB: those of HD). Raises ValueError for unsupported matrices."""
+    """Return a frame's codes of matrix and range; for RGB those of HD video. Raises ValueError for other matrices."""
     if frame.format.is_rgb:
         return 1, _LIMITED
     matrix, span = int(frame.colorspace), int(frame.color_range)
@@ -249,15 +249,15 @@ def _turn_upright(frame: VideoFrame) -> tuple[bool, np.ndarray]:
     Phones store frames in the orientation of the sensor, with a matrix that rotates and may mirror them. Rotations are
     rounded to multiples of 90 degrees.
     """
-    picture = frame.to_ndarray(format="rgb24")
+    pixels = frame.to_ndarray(format="rgb24")
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is None:
-        return False, picture
+        return False, pixels
     a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32)[:5]  # maps x, y to a x + c y, b x + d y
     is_turned = abs(int(b)) > abs(int(a))
     if is_turned:
-        picture, right = picture.transpose(1, 0, 2), c
+        pixels, right = pixels.transpose(1, 0, 2), c
         down = b
     else:
         right, down = a, d
-    return is_turned, np.ascontiguousarray(picture[:: -1 if down < 0 else 1, :: -1 if right < 0 else 1])
+    return is_turned, np.ascontiguousarray(pixels[:: -1 if down < 0 else 1, :: -1 if right < 0 else 1])
