@@ -1,4 +1,4 @@
-"""Capture of a step: recorded once, then replayed over the same memory.
+"""Capture of a training step as a CUDA graph: recorded once, then replayed over the same memory.
 
 The host then launches one graph per step instead of some thousands of kernels.
 """
@@ -16,35 +16,35 @@ from velogan.engine.step import PostStepHook, Step
 from velogan.types import Batch
 
 WARM_UPS = 3
-"""Runs before a recording: libraries choose algorithms, compilers compile, and optimizers allocate their moments."""
+"""Number of runs before a recording, in which libraries choose algorithms and optimizers allocate their moments."""
 
 Losses = dict[str, Tensor]
 
 
 Recorder = Callable[[Callable[[], Losses]], tuple[Losses, Callable[[], None]]]
-"""Runs a function a few times and records it; returns its tensors, and a function that replays into them."""
+"""Runs a function a few times and records it; returns its tensors, and a replay function that overwrites them."""
 
 
 class CudaRecorder:
-    """A `Recorder` of CUDA graphs. They share one pool of memory, since no two of them run at once."""
+    """Records CUDA graphs (a `Recorder`). They share one memory pool, since no two of them run at the same time."""
 
     def __init__(self, device: torch.device):
         self.device = device
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
 
-    def __call__(self, work: Callable[[], Losses]) -> tuple[Losses, Callable[[], None]]:
-        """Run `work` on a side stream, then capture it there."""
+    def __call__(self, function: Callable[[], Losses]) -> tuple[Losses, Callable[[], None]]:
+        """Run `function` `WARM_UPS` times on a side stream, then capture it there."""
         with torch.cuda.device(self.device):
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
                 for _ in range(WARM_UPS):
-                    work()
+                    function()
             torch.cuda.current_stream().wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
             mode = "thread_local"  # other threads may use the device meanwhile: only this stream is captured
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
-                losses = work()
+                losses = function()
         return losses, graph.replay
 
 
@@ -54,14 +54,14 @@ class CapturedStep:
     Batches, on the device or the host, are copied into the tensors that the recordings read. Each step overwrites the
     losses that the previous one returned.
 
-    A recording runs the step several times. Then it restores, in place, all that a step changes: weights, buffers,
-    moments, the objective's `state`, the hooks' tensors, and random numbers. So every training step is a replay, and a
-    resumed run, which records again, computes the same as an unbroken one. Load weights and moments before the first
-    step.
+    To record, the step is run several times; then all tensors that a step changes (weights, buffers, moments, the
+    objective's `state`, the hooks' tensors) and the random state are restored in place. So every training step is a
+    replay, and a resumed run, which records again, computes the same as an unbroken one. Weights and moments must be
+    loaded before the first step.
     """
 
     def __init__(self, step: Step, *, state: nn.Module, recorder: Recorder):
-        assert step.latch is not None, "capture needs defer_nonfinite_check: other steps wait for the device"
+        assert step.latch is not None, "capture needs defer_nonfinite_check: without it a step waits for the device"
         self.step, self.state = step, state
         self.recorder = recorder
         self.latch, self.scale = step.latch, step.scale
@@ -118,7 +118,7 @@ class CapturedStep:
             for tensor, value in saved:
                 tensor.copy_(value)
             for tensor in self._mutable_tensors():
-                if id(tensor) not in restored:  # created by the first update, as zeros
+                if id(tensor) not in restored:  # created, as zeros, by the first update
                     tensor.zero_()
         return recording
 

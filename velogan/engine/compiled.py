@@ -13,24 +13,24 @@ from torch import nn
 from velogan.files import create_private_folder
 
 MAX_COMPILATIONS = 128
-"""Limit of torch on compilations, one for each network, input shape, number type, and with and without gradients.
+"""Value of torch's recompile_limit: a network is compiled for each input shape and dtype, with and without gradients.
 
-It counts all networks of a process together, since they share the code of `nn.Module.__call__`. By default it is 8;
-beyond it torch warns and runs the rest without compiling.
+The limit applies to all networks of a process together, since they share the code of `nn.Module.__call__`. Torch's
+default is 8; after that it warns and does not compile.
 """
 
 
 def compile_network(net: nn.Module, *, cache: Path) -> nn.Module:
     """Return `net` compiled for each input shape, over the same weights.
 
-    Later processes reuse the code in the folder `cache`, or in TORCHINDUCTOR_CACHE_DIR if that is set. Raises
-    ValueError if other users may write to `cache`: see `files.create_private_folder`.
+    Compiled code is cached for later processes in the folder `cache`, or in TORCHINDUCTOR_CACHE_DIR if that is set.
+    Raises ValueError if other users may write to `cache`: see `files.create_private_folder`.
     """
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(create_private_folder(cache))
-    from torch._dynamo import config as limits  # takes a second
+    from torch._dynamo import config as dynamo_config  # takes a second
 
-    limits.recompile_limit = max(MAX_COMPILATIONS, limits.recompile_limit)
+    dynamo_config.recompile_limit = max(MAX_COMPILATIONS, dynamo_config.recompile_limit)
     return torch.compile(net, dynamic=False)  # pyright: ignore[reportReturnType]
 
 

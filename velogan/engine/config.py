@@ -10,9 +10,9 @@ from velogan.engine.duration import Duration, parse_span
 
 
 class TrainConfig(BaseModel):
-    """Length, seed, averaging and saving. A duration is in images, epochs, percent of the run or minutes."""
+    """Section train: length, seed, averaging, saving. Durations are in images, epochs, % of the run or minutes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)  # one spelling of durations
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)  # normalise default durations, too
 
     length: Duration = Field(
         default="200 epochs", description="Run length, such as '5000 images'. --minutes, --images or --epochs set it."
@@ -74,15 +74,15 @@ class TrainConfig(BaseModel):
 
 
 class EngineConfig(BaseModel):
-    """How a step is computed. The choices for `auto` are printed at the start of a run and saved in its run.json."""
+    """Section engine: how a step is computed. The values chosen for `auto` are printed and saved in run.json."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     mode: Literal["auto", "reference", "eager", "graph", "streams"] = Field(
         default="auto",
         description="How a step runs. auto: the fastest supported mode. reference: as in the reference implementation "
-        "(float32, eager, contiguous, one pass per image, plain optimizers). eager: operation by operation; auto then "
-        "means plain layers for `kernels` and `compile`. graph: captured as a CUDA graph. streams: captured, with the "
+        "(float32, eager, contiguous, one pass per image, plain optimizers). eager: operation by operation; auto is "
+        "then plain for `kernels` and off for `compile`. graph: captured as a CUDA graph. streams: captured, with the "
         "cycles A to B to A and B to A to B on two CUDA streams.",
     )
     device: str = Field(default="auto", description="Device to train on: auto, cpu, cuda, cuda:1 or mps.")
@@ -94,8 +94,8 @@ class EngineConfig(BaseModel):
     kernels: Literal["auto", "winograd", "native", "plain"] = Field(
         default="auto",
         description="plain: PyTorch's layers. native: norm, activation, residual and padding as one operation, in C++ "
-        "on a CPU, in Triton on CUDA (auto does not choose it there). winograd, on a CPU: native, and own "
-        "convolutions, by Winograd's algorithm in residual blocks.",
+        "on a CPU, in Triton on CUDA (auto does not choose it there). winograd, on a CPU: as native, with "
+        "velogan's convolutions, which use Winograd's algorithm in residual blocks.",
     )
     checkpoint_activations: Literal["auto", "on", "off"] = Field(
         default="auto",
@@ -118,5 +118,5 @@ class EngineConfig(BaseModel):
 
     @property
     def channels_last(self) -> bool:
-        """Whether images are channels-last in memory, which is fastest on all devices but mps."""
+        """Whether images and weights are channels-last in memory, which is fastest on all devices but mps."""
         return self.mode != "reference" and not self.device.startswith("mps")

@@ -8,7 +8,7 @@ from velogan.engine.config import EngineConfig
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device called `name`; `auto` is an accelerator if there is one. Raises ValueError if it is missing."""
+    """Return the device `name`; `auto`: an accelerator if there is one. Raises ValueError if it is not available."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -23,9 +23,9 @@ def resolve_device(name: str) -> torch.device:
 
 
 def select_device(config: EngineConfig) -> torch.device:
-    """Return the device of `config`. A GPU with an index becomes the current one, on which Triton launches its kernels.
+    """Return the device of `config`; make a GPU with an index the current one, on which Triton launches its kernels.
 
-    Raises ValueError if the device is missing or does not support the configured mode.
+    Raises ValueError if the device is not available or does not support the configured mode.
     """
     device = resolve_device(config.device)
     if config.captures and device.type != "cuda":

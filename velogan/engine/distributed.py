@@ -23,12 +23,12 @@ from torch import Tensor, nn
 
 from velogan.engine.heartbeat import RESUME_HINT, Heartbeat
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.processes import EndOfRun, ReportedByAnotherRank, is_distributed, local_rank, read_number
+from velogan.engine.processes import EndOfRun, ReportedByAnotherRank, is_distributed, local_rank, read_env_int
 
 T = TypeVar("T")
 
 _START_TIMEOUT = timedelta(seconds=300)
-"""How long processes wait for each other at the start."""
+"""Maximum time that processes wait for each other at the start."""
 
 _COLLECTIVE_TIMEOUT = timedelta(days=30)
 """Practically unlimited: rank 0 may validate for hours, and `Heartbeat` detects lost ranks."""
@@ -101,7 +101,7 @@ class DistributedContext:
         return values[0].item(), bool(values[1])
 
     def broadcast(self, value: T | None) -> T:
-        """Return rank 0's `value` on all ranks; those of other ranks are ignored."""
+        """Return rank 0's `value` on all ranks; the values of other ranks are ignored."""
         if self.is_distributed:
             values = [value if self.is_main_process else None]
             with self._communication():
@@ -110,7 +110,7 @@ class DistributedContext:
         return value  # pyright: ignore[reportReturnType]
 
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrite `tensors` with those of rank 0."""
+        """Overwrite `tensors` on all ranks with rank 0's."""
         if self.is_distributed:
             with self._communication(), torch.no_grad():
                 for tensor in tensors:
@@ -136,18 +136,18 @@ class DistributedContext:
             dist.gather_object(value, values, dst=0)
         return values or []
 
-    def main_process_first(self, make: Callable[[], T]) -> T:
-        """Return `make()`, called by one rank of each host first, so that the others find its files on the disk."""
-        result = make() if self.local_rank == 0 else None
+    def main_process_first(self, function: Callable[[], T]) -> T:
+        """Return `function()`, called first by one rank of each host, so that the others find its files on the disk."""
+        result = function() if self.local_rank == 0 else None
         self.all_gather(None)
-        return make() if result is None else result
+        return function() if result is None else result
 
     def describe(self, rank: int) -> str:
         """Return the name of a rank, with its host and process."""
         return self.heartbeat.describe(rank) if self.heartbeat else f"rank {rank}"
 
     def error_to_raise(self, error: BaseException) -> BaseException:
-        """Return the exception to raise instead of `error`, so that exactly one rank prints the reason."""
+        """Return the exception to raise for `error`, so that exactly one rank prints why the run ends."""
         if self.heartbeat is None or isinstance(error, ReportedByAnotherRank):
             return error
         is_expected = isinstance(error, (ValueError, OSError, NonFiniteError))
@@ -187,9 +187,9 @@ def _flat_gradient(weight: nn.Parameter) -> Tensor:
 
 @contextmanager
 def init_distributed(device: str, *, process_timeout: float) -> Iterator[DistributedContext]:
-    """Join the processes that torchrun started, within the context; without torchrun, yield a single process.
+    """Join the process group of torchrun's processes within the context; without torchrun, yield a single process.
 
-    `device` is the configured one; on CUDA each process uses the GPU with its local rank.
+    `device`: value of engine.device; on CUDA each process uses the GPU whose index is its local rank.
     """
     if not is_distributed():
         yield DistributedContext()
@@ -207,7 +207,7 @@ def init_distributed(device: str, *, process_timeout: float) -> Iterator[Distrib
 
 def _join(device: str, *, process_timeout: float) -> DistributedContext:
     uses_cuda = _select_gpu(device)
-    rank, world_size = read_number("RANK"), read_number("WORLD_SIZE")
+    rank, world_size = read_env_int("RANK"), read_env_int("WORLD_SIZE")
     address = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
     try:
         store, _, _ = next(iter(dist.rendezvous("env://", timeout=_START_TIMEOUT)))
@@ -224,7 +224,7 @@ def _join(device: str, *, process_timeout: float) -> DistributedContext:
         rank,
         world_size,
         local_rank=local_rank(),
-        local_world_size=read_number("LOCAL_WORLD_SIZE", "1"),
+        local_world_size=read_env_int("LOCAL_WORLD_SIZE", "1"),
         heartbeat=Heartbeat(store, rank=rank, locations=locations, address=address, process_timeout=process_timeout),
     )
 
@@ -232,9 +232,9 @@ def _join(device: str, *, process_timeout: float) -> DistributedContext:
 def _launch_store(store: dist.Store, rank: int, world_size: int) -> dist.Store:
     """Return the store under a prefix that is unique to this launch.
 
-    When torchrun restarts the processes, the store still has the entries of the previous launch, addresses too. So
-    every rank publishes a new token; rank 0 lists the tokens until all ranks have confirmed theirs, and rank 0's token
-    becomes the prefix.
+    When torchrun restarts the processes, the store still has the entries of the previous launch, such as addresses. So
+    every rank publishes a new token, rank 0 publishes the list of all tokens until every rank has confirmed that its
+    token is in it, and rank 0's token becomes the prefix.
     """
     token, deadline = uuid4().hex, time.monotonic() + _START_TIMEOUT.total_seconds()
     store.set(f"token/{rank}", token)

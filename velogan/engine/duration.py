@@ -25,17 +25,17 @@ class Span:
         return f"{np.format_float_positional(self.amount, trim='-')} {self.unit}"  # never 1e+06
 
     def passed(self, *, images: int, seconds: float, progress: float, images_per_epoch: int) -> float:
-        """Return how many times the span has passed, fractions included, after `images` in `seconds`.
+        """Return how many times the span has passed, fractions included, after `images` seen and `seconds` of the run.
 
         progress: completed share of the run, in [0, 1]
         """
-        now = {
+        elapsed = {
             "images": images,
             "epochs": images / images_per_epoch,
             "percent": 100 * progress,
             "minutes": seconds / 60,
         }
-        return now[self.unit] / self.amount
+        return elapsed[self.unit] / self.amount
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Length:
 
     @property
     def schedule_epochs(self) -> int:
-        """Epochs of the learning-rate schedule: the run's, as in the reference, or 200, as in the paper."""
+        """Epochs of the learning-rate schedule: the run's if its length is in epochs; else 200, as in the paper."""
         return max(1, math.ceil(self.span.amount)) if self.span.unit == "epochs" else 200
 
     @property
@@ -66,11 +66,11 @@ class Length:
         return 60 * self.span.amount if self.total is None else None
 
     def saving_interval(self, every: str) -> Span:
-        """Parse the interval of checkpoints or sample grids; in a run in minutes it is a quarter of the run."""
+        """Return the interval of checkpoints or sample grids: `every`, parsed, or a quarter of a run in minutes."""
         return parse_span(every) if self.seconds is None else Span(25, "percent")
 
     def progress(self, images: int, seconds: float) -> float:
-        """Return the completed share of the training, up to 1."""
+        """Return the completed share of the run, at most 1; a length in minutes is reduced by `reserved` seconds."""
         total = self.total
         return min(seconds / (60 * self.span.amount - self.reserved) if total is None else images / total, 1.0)
 
@@ -94,7 +94,7 @@ def parse_length(text: str, *, images_per_epoch: int) -> Length:
 
 
 def parse_span(text: str) -> Span:
-    """Parse `500 images`, `2 epochs`, `5 %`, `10 minutes`, or short `500i 2e 5% 10m`; raises ValueError otherwise."""
+    """Parse `500 images`, `2 epochs`, `5 %`, `10 minutes` or `500i`, `2e`, `5%`, `10m`; else raise ValueError."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(%|[a-zA-Z]+)\s*", text)
     word = match.group(2).lower() if match else ""
     unit = _UNITS.get(word[:1])
@@ -106,4 +106,4 @@ def parse_span(text: str) -> Span:
 
 
 Duration = Annotated[str, AfterValidator(lambda text: str(parse_span(text)))]
-"""A configuration field with a duration as text, such as `200 epochs`, in its normal spelling."""
+"""A configuration field that holds a duration as text, normalised as in `200 epochs`."""

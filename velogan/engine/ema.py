@@ -13,9 +13,9 @@ from torch import Tensor, nn
 class EMA:
     """Averaged copies of `nets`, with a half-life in images.
 
-    The half-life is the share `rampup` of the images seen, at most `half_life` (as in the code of Karras et al. 2020,
-    ADA). To save time the averages are updated only every `EVERY` steps, with the decay of all steps since the last
-    update: first `set_decay`, then `on_step_end`.
+    The half-life is `rampup` times the number of images seen, at most `half_life` (as in the code of Karras et al.
+    2020, ADA). To save time the averages are updated only every `EVERY` steps, with the decay of all steps since the
+    last update: the trainer calls `set_decay` before the step, and the step calls `on_step_end`.
     """
 
     EVERY = 8
@@ -28,14 +28,14 @@ class EMA:
         self._update_weight = torch.zeros((), device=self._sources[0].device)
 
     def set_decay(self, images: int) -> None:
-        """Set the decay of the next update, for a step after which `images` are seen."""
+        """Set the decay of the update in the next step; `images`: number seen after that step."""
         half_life = max(1.0, min(self.half_life, self.rampup * images))
         self._update_weight.fill_(1 - 0.5 ** ((images - self._updated) / half_life))
         self._updated = images
 
     @torch.no_grad()
     def on_step_end(self, losses: Mapping[str, Tensor]) -> None:
-        """Update the averages: average the weights, copy the buffers. `losses` are not used."""
+        """Update the averaged weights, and copy the buffers; `losses` are not used."""
         for average, source in zip(self.state_tensors(), self._sources):
             if isinstance(source, nn.Parameter):
                 average.lerp_(source, self._update_weight)

@@ -1,7 +1,7 @@
-"""Heartbeats between the ranks of one run: a wait for a lost rank ends with a message that names it.
+"""Heartbeats between the ranks of one run: if a rank is lost, the others end with a message that names it.
 
-The timeout of torch's process group would also end ranks that wait while rank 0 validates, and its messages name no
-rank.
+The timeout of torch's process group would also end ranks that wait while rank 0 validates, and its messages do not
+name the lost rank.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 PERIOD_S = 0.5
-"""Interval of heartbeats."""
+"""Interval of heartbeats, in seconds."""
 
 SILENCE_S = 3.0
-"""After a failed exchange, ranks without a heartbeat for this long are reported as lost."""
+"""After failed communication, ranks that send no heartbeat for this many seconds are reported as lost."""
 
 RESUME_HINT = "the same command resumes from the last checkpoint, if there is one"
 
 _T = TypeVar("_T")
 
 _STORE_TIMEOUT_S = 5.0
-"""How long a call of the store may take."""
+"""Maximum duration of a call to the store, in seconds."""
 
 
 class Heartbeat:
     """Increments a counter in the rendezvous' `store`, and monitors the next rank's counter.
 
-    A collective may block for hours while rank 0 validates; the heartbeat tells a slow peer from a dead one. After
-    `process_timeout` seconds without a heartbeat, or without an answer of the store, it ends this process, because a
+    A collective may block for hours while rank 0 validates; heartbeats distinguish a slow rank from a lost one. After
+    `process_timeout` seconds without a heartbeat, or without an answer of the store, this process ends, because a
     blocked collective cannot be interrupted.
 
     locations: host and process of each rank, for messages
-    address: that of the rendezvous, for messages
+    address: address of the rendezvous, for messages
     """
 
     def __init__(self, store: Store, *, rank: int, locations: Sequence[str], address: str, process_timeout: float):
@@ -51,7 +51,7 @@ class Heartbeat:
         self._closed = threading.Event()
         self._last_answer = self._last_beat = time.monotonic()  # of the store; of the next rank
         self._threads = [
-            threading.Thread(target=work, name="velogan-heartbeat", daemon=True) for work in (self._beat, self._watch)
+            threading.Thread(target=loop, name="velogan-heartbeat", daemon=True) for loop in (self._beat, self._watch)
         ]
         for thread in self._threads:
             thread.start()
@@ -59,8 +59,8 @@ class Heartbeat:
     def close(self) -> None:
         """Stop sending and monitoring heartbeats.
 
-        Waits for both threads: one that returns from the store while Python exits would abort the process. A thread
-        that gets no answer never returns.
+        Waits up to `_STORE_TIMEOUT_S` for each thread, since a call to the store that returns while Python exits would
+        abort the process.
         """
         self._closed.set()
         for thread in self._threads:
@@ -68,11 +68,11 @@ class Heartbeat:
                 thread.join(_STORE_TIMEOUT_S)
 
     def claim_error_report(self) -> bool:
-        """Return True for the first rank that calls this: only that one prints the reason why the run ends."""
+        """Return whether this rank must print why the run ends: it is the first to claim it, or the store is lost."""
         return self._call_with_timeout(lambda: self._messages.add("velogan/reported", 1)) in (1, None)
 
     def unresponsive_ranks(self) -> str:
-        """Describe the ranks that send no heartbeat now; empty if all do."""
+        """Describe the ranks that send no heartbeat, or the lost store; empty if all ranks send heartbeats."""
         before = self._call_with_timeout(self._counts)
         time.sleep(SILENCE_S)
         after = self._call_with_timeout(self._counts)

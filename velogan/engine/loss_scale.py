@@ -11,9 +11,9 @@ from torch import Tensor, nn
 class LossScale:
     """One dynamic factor for the losses of all phases (Micikevicius et al. 2018, section 3.2).
 
-    If the loss is finite and the gradients are not, at a factor above 1, that is an overflow: the phase's networks are
-    not updated, and the factor is halved at the end of the step. After `PATIENCE` steps in a row without one it is
-    doubled. All state is on the device, so that nothing waits for it and a captured step contains it.
+    A finite loss with gradients that are not finite is an overflow if the factor is above 1: the phase's networks are
+    not updated, and the factor is halved at the end of the step. After `PATIENCE` steps in a row without an overflow
+    the factor is doubled. All state is on the device, so that the host need not wait and a step can be captured.
     """
 
     START, PATIENCE = 2.0**16, 2000
@@ -22,18 +22,18 @@ class LossScale:
     def __init__(self, device: torch.device):
         self.factor = torch.full((), self.START, device=device)
         self.skip = torch.zeros((), device=device)
-        """1 if the current phase must not be updated, else 0: `found_inf` of fused optimizers."""
+        """1 if the current phase must not update its networks, else 0; the `found_inf` of fused optimizers."""
         self._overflow, self._clean_steps = (torch.zeros((), device=device) for _ in range(2))
 
     @torch.no_grad()
     def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Divide gradients by the factor, a power of 2: exactly the gradients of the unscaled loss."""
+        """Divide the gradients by the factor. This is exact, because the factor is a power of 2."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         torch._foreach_mul_(gradients, 1 / self.factor)
 
     @torch.no_grad()
     def check_overflow(self, flags: Tensor) -> Tensor:
-        """Return `flags`, the `finite_flags` after `unscale`, with the last one true if there is only an overflow."""
+        """Set `skip`; return `flags` (`finite_flags` after `unscale`), with the last one true after an overflow."""
         overflow = flags[:-1].all() & ~flags[-1] & (self.factor > 1)
         self.skip.copy_(overflow)
         self._overflow.copy_(torch.maximum(self._overflow, self.skip))
@@ -53,7 +53,7 @@ class LossScale:
         return [self.factor, self.skip, self._overflow, self._clean_steps]
 
     def state_dict(self) -> list[float]:
-        """Return the factor, and the steps without an overflow since it changed."""
+        """Return the factor, and the number of steps without an overflow since the factor changed."""
         return [float(self.factor), float(self._clean_steps)]
 
     def load_state_dict(self, state: Sequence[float]) -> None:

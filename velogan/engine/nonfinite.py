@@ -1,4 +1,4 @@
-"""Detection of infinities and NaNs before they reach weights that are saved."""
+"""Detection of infinities and NaNs before they reach saved weights."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from velogan.files import pluralize
 class NonFiniteError(EndOfRun):
     """A phase produced an infinity or a NaN; its networks were not updated, and the run ends.
 
-    `names` are loss terms, or "gradients"; `number` is that of the step. Callers add what they know: `images` seen
-    before the step, and `advice` for the user.
+    `names`: loss terms, or "gradients". `number`: the step's number. The trainer sets `images`, the number seen before
+    the step, and the session sets `advice` for the user.
     """
 
     def __init__(self, phase: str, names: Sequence[str], *, number: int):
@@ -34,8 +34,8 @@ class NonFiniteError(EndOfRun):
 def finite_flags(terms: Iterable[Tensor], parameters: Iterable[nn.Parameter]) -> Tensor:
     """Return one flag for each scalar in `terms`, and a last one for the gradients of `parameters`: true if finite.
 
-    The flags are bools on the terms' device; nothing waits for it. Gradients are checked by their norms, the cheapest
-    pass over them. Gradients whose squares overflow count as infinite: so would Adam's second moment.
+    The flags are bools on the terms' device, which the host does not wait for. Gradients are checked by their norms,
+    the cheapest pass over them; they count as infinite if their squares overflow, as Adam's second moment would, too.
     """
     values = [term.detach().float() for term in terms]
     norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
@@ -45,8 +45,8 @@ def finite_flags(terms: Iterable[Tensor], parameters: Iterable[nn.Parameter]) ->
 class NonFiniteLatch:
     """Records the first non-finite phase on the device, so that the host need not wait for the device in each step.
 
-    `is_set`, float32, is 0 before that phase and 1 from then on; a fused optimizer that has it as its `found_inf` then
-    leaves weights and moments unchanged. `number`, int64, is the number of that step.
+    `is_set`, float32, is 0 before that phase and 1 from then on; as the `found_inf` of a fused optimizer it keeps
+    weights and moments unchanged. `number`, int64, is the number of the step with that phase.
     """
 
     def __init__(self, device: torch.device):
@@ -55,7 +55,7 @@ class NonFiniteLatch:
         self._nonfinite: dict[str, tuple[list[str], Tensor]] = {}  # by phase: names, and a flag for each
 
     def record(self, phase: str, names: list[str], flags: Tensor, *, number: int | Tensor) -> None:
-        """Record a phase's `finite_flags` if they are the first that are not all true; `number` is the step's."""
+        """Record a phase's `finite_flags` if they are the first that are not all true; `number`: the step's number."""
         _, recorded = self._nonfinite.setdefault(phase, (names, torch.zeros_like(flags)))
         is_first = (self.is_set == 0) & ~flags.all()
         recorded.copy_(torch.where(is_first, ~flags, recorded))
@@ -63,7 +63,7 @@ class NonFiniteLatch:
         self.is_set.copy_(torch.maximum(self.is_set, is_first.float()))
 
     def check(self) -> None:
-        """Wait for the device. Raises NonFiniteError if a phase has not been finite since the start."""
+        """Wait for the device. Raises NonFiniteError if a phase was recorded as not finite."""
         for phase, (names, recorded) in self._nonfinite.items() if self.is_set.item() else ():
             if recorded.any():
                 raise NonFiniteError(phase, nonfinite_names(names, ~recorded), number=int(self.number))
@@ -74,5 +74,5 @@ class NonFiniteLatch:
 
 
 def nonfinite_names(names: list[str], flags: Tensor) -> list[str]:
-    """Return those of `names` whose flag is false."""
+    """Return the `names` whose flags are false."""
     return [name for name, is_finite in zip(names, flags.tolist()) if not is_finite]

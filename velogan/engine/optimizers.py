@@ -52,7 +52,7 @@ class OptimizerConfig(BaseModel):
         return {self.kind, *(_parse_rule(rule)[1].get("kind", self.kind) for rule in self.rules)}
 
     def parameter_group(self, network: str) -> tuple[Kind, dict[str, Any]]:
-        """Return the kind for `network`, and the settings of its parameter group after the first matching rule."""
+        """Return the optimizer kind and parameter-group settings of `network`, with the first matching rule applied."""
         matching = (rest for pattern, *rest in map(_parse_rule, self.rules) if fnmatchcase(network, pattern))
         changes, schedule = next(matching, ({}, {}))
         own = self.model_copy(update=changes)
@@ -88,11 +88,11 @@ def _parse_rule(rule: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     return pattern.strip(), changes, schedule
 
 
-_OPTIONAL = ("clip_norm", "warmup", "every")
+_OPTIONAL = ("clip_norm", "warmup", "every")  # fields that a rule may set to none
 
 
 def _validate(rule: str, section: type[BaseModel], fields: dict[str, str]) -> dict[str, Any]:
-    """Return `fields` of a section, converted to their types."""
+    """Return `fields` of a section with their texts converted to values. Raises ValueError if one is invalid."""
     fields_or_none = {key: None if value == "none" and key in _OPTIONAL else value for key, value in fields.items()}
     try:
         return section.model_validate(fields_or_none).model_dump(exclude_unset=True)
@@ -111,7 +111,7 @@ _CLASSES: dict[Kind, Callable[..., torch.optim.Optimizer]] = {
     "rmsprop": torch.optim.RMSprop,
 }
 FUSED: tuple[Kind, ...] = ("adam", "adamw", "sgd")
-"""Kinds that PyTorch can update in one kernel for all weights of a network, which a CUDA graph can capture."""
+"""Kinds with fused kernels in PyTorch, one for all weights of a network, which a CUDA graph can capture."""
 
 
 def build_optimizers(
@@ -180,7 +180,7 @@ def _clip_gradients(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 
 def _initialise_momentum(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Initialise momentum with zeros: torch's fused kernel fails if a weight's first gradient comes later."""
+    """Initialise momentum with zeros: torch's fused kernel fails if a weight gets its first gradient after others."""
     for group in optimizer.param_groups:
         for weight in group["params"] if group["momentum"] else ():
             if weight.grad is not None and "momentum_buffer" not in optimizer.state[weight]:
@@ -188,14 +188,14 @@ def _initialise_momentum(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 
 def _match_memory_format(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Convert gradients to the memory format of their weights: torch's fused CPU kernels read all in memory order."""
+    """Convert gradients to the memory format of their weights: torch's fused CPU kernels read both in memory order."""
     for weight, grad in _channels_last_gradients(optimizer):
         if grad.stride() != weight.stride():
             weight.grad = torch.empty_like(weight).copy_(grad)
 
 
 def _to_contiguous_strides(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """View channels-last gradients as contiguous tensors over the same memory: the fused kernel would copy others."""
+    """View channels-last gradients as contiguous tensors over the same memory; else the fused kernel copies them."""
     for weight, grad in _channels_last_gradients(optimizer):
         weight.grad = grad.as_strided(weight.shape, torch.empty(weight.shape, device="meta").stride())
 
@@ -220,14 +220,14 @@ def make_capturable(optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the state of an optimizer, the same whether it is captured or not."""
+    """Return the state of an optimizer, in the form that it has without capture."""
     state = optimizer.state_dict()
     groups = [{**group, "lr": float(group["lr"]), "capturable": False} for group in state["param_groups"]]
     return {"state": state["state"], "param_groups": groups}
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Load the moments of `saved`; the optimizer keeps the settings it was built with."""
+    """Load the moments of `saved`, the result of `optimizer_state`; the optimizer keeps its settings."""
     groups = optimizer.param_groups
     settings = [{name: value for name, value in group.items() if name != "params"} for group in groups]
     saved_groups = saved["param_groups"]

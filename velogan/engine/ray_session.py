@@ -25,17 +25,17 @@ RAY_ENVIRONMENT = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # velogan handles Ctrl-C
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
-"""Environment variables of Ray and its workers."""
+"""Environment variables that are set for Ray and its workers."""
 
 MIN_STORE_BYTES = 100 * 2**20
 """Minimum size of Ray's object store."""
 
 MAX_TEMP_DIR = 18
-"""Maximum length of the path of the temporary folder, else /tmp: macOS allows 103 bytes for a socket of Ray."""
+"""Maximum length of the temporary folder's path, else /tmp is used: macOS limits the paths of sockets to 103 bytes."""
 
 
 def require_ray(extra: str, *modules: str, feature: str) -> None:
-    """Raise ValueError, with the install command of `extra`, if a module that `feature` needs cannot be imported.
+    """Raise ValueError, with the command that installs `extra`, if a module that `feature` needs cannot be imported.
 
     The modules are imported, because a part of Ray may be installed without its dependencies.
     """
@@ -49,7 +49,7 @@ def require_ray(extra: str, *modules: str, feature: str) -> None:
 
 @contextmanager
 def ray_session(address: str | None, *, memory: int = 0) -> Iterator[None]:
-    """Connect to Ray at `address`, or start it for this context with an object store of `memory` bytes.
+    """Connect to Ray at `address`, or start it for this context with an object store of at least `memory` bytes.
 
     Raises ValueError if no Ray answers at `address`, OSError if Ray does not start.
     """

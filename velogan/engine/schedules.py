@@ -37,17 +37,17 @@ class ScheduleConfig(BaseModel):
 
 
 SpanCounter = Callable[[Span], float]
-"""Returns how many times a span has passed since the start of the run, with the fraction of the next."""
+"""Returns how many times a span has passed since the start of the run, fractions included."""
 
 DECAY_EPOCHS = 50
-"""Default interval of step, as in the reference implementation, and exponential, in epochs of the schedule."""
+"""Default of `every` in epochs of the schedule; for step, as in the reference implementation."""
 
 
 class Schedule:
     """Sets the learning rates of `optimizers` by `config`, with the changes that rules make for single networks.
 
-    Rates change at the start of each epoch of the schedule; those with a span (`every`, `warmup`) change at each step.
-    There is no state: a rate is a function of the progress of the run. The trainer sets `epochs`, the run's length.
+    Rates change at the start of each epoch of the schedule; with a span (`every`, `warmup`) they change at each step.
+    There is no state: a rate is a function of the progress of the run. `epochs`: length of the schedule.
     """
 
     def __init__(self, config: ScheduleConfig, optimizers: Mapping[str, torch.optim.Optimizer], *, epochs: float = 1):
@@ -56,7 +56,7 @@ class Schedule:
         self._configs = {group["name"]: config.model_copy(update=group["schedule"]) for group in groups}
 
     def factor(self, network: str, epoch: int, passed: SpanCounter) -> float:
-        """Return the factor on the initial rate of `network` in `epoch`, counted from 1."""
+        """Return the factor by which the initial rate of `network` is multiplied in `epoch`, counted from 1."""
         config, completed = self._configs[network], epoch - 1
         warmup = min(passed(parse_span(config.warmup)), 1.0) if config.warmup else 1.0  # Goyal et al. 2017, section 2.2
         decays = passed(parse_span(config.every)) if config.every else completed / DECAY_EPOCHS

@@ -22,7 +22,7 @@ from velogan.types import Batch
 
 
 class PostStepHook(Protocol):
-    """Work on the device after the phases of a step, without waiting for it: statistics, averages of weights."""
+    """Updates statistics or averaged weights on the device after the phases of a step, without waiting for it."""
 
     def on_step_end(self, losses: Mapping[str, Tensor]) -> None:
         """Process the step's `phase/term` scalars, which the next step may overwrite."""
@@ -35,7 +35,7 @@ class PostStepHook(Protocol):
 
 @dataclass
 class Microbatch:
-    """One of the equal parts of a split's batch, and the phase cache of this part."""
+    """One of the equal parts of a split's batch, with its own phase cache."""
 
     batch: Batch
     cache: dict[str, Tensor] = field(default_factory=dict)
@@ -43,16 +43,16 @@ class Microbatch:
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """How a step computes.
+    """Options of a step.
 
-    autocast: type of convolutions; weights, losses and updates stay float32. None: float32
-    channels_last: memory format of images
-    accumulate: number of equal microbatches of a batch; an update follows the mean of their gradients, in the memory
-        of one. Each has its own cache from phase to phase
-    scale: multiply the losses of backward passes; phases whose gradients overflow are not updated, which is no error
+    autocast: dtype of convolutions; weights, losses and updates stay float32. None: float32
+    channels_last: whether images are channels-last in memory
+    accumulate: number of equal microbatches that a batch is divided into, to save memory; an update uses the mean of
+        their gradients
+    scale: factor on the losses in backward passes; a phase whose gradients overflow is not updated; this is no error
     defer_nonfinite_check: never wait for the device (fused optimizers only): after the first non-finite phase weights
         and moments no longer change, and `Step.check` raises the error
-    branch_runner: runs the independent branches of a loss; None: one after the other
+    branch_runner: runs the independent branches of a loss; None: they run one after the other
     """
 
     autocast: torch.dtype | None = None
@@ -68,11 +68,11 @@ class Step:
 
     `nets` hold the weights. The losses call `forward_nets`: the same networks, or faster equivalents over the same
     weights. `prepare[split]` turns the loader's data into the batch for the losses (crop, flip, normalise), on the
-    device; batches of other splits are ready. With several ranks, gradients and loss terms are means over all of them,
-    whose batches should be of one size.
+    device; batches of splits without it are used as they are. With several ranks, whose batches should have one size,
+    gradients and loss terms are means over all ranks.
 
     Before an update, the phase's loss terms and gradients are checked: if one is not finite, the step raises
-    NonFiniteError.
+    NonFiniteError, or, if the check is deferred, `check` does.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class Step:
     def __call__(
         self, batches: Mapping[str, Batch], *, number: int | Tensor = 0, post_step_hooks: Sequence[PostStepHook] = ()
     ) -> dict[str, Tensor]:
-        """Run step `number`, then the hooks. With a deferred check the number may be on the device.
+        """Run step `number`, then the hooks; return `phase/term` scalars, detached.
 
-        Returns `phase/term` scalars, detached, without waiting for the device.
+        With a deferred check the host does not wait for the device, and `number` may be a tensor on it.
         """
         microbatches = {split: self.split_into_microbatches(split, batch) for split, batch in batches.items()}
         losses: dict[str, Tensor] = {}
@@ -119,12 +119,12 @@ class Step:
         return losses
 
     def check(self) -> None:
-        """Wait for the device, with a deferred check. Raises NonFiniteError if a step was not finite."""
+        """Wait for the device if the check is deferred. Raises NonFiniteError if a value of a step was not finite."""
         if self.latch is not None:
             self.latch.check()
 
     def split_into_microbatches(self, split: str, batch: Batch) -> list[Microbatch]:
-        """Prepare the batch of a split, convert it to the memory format, and divide it."""
+        """Prepare the batch of a split, convert it to the memory format, and divide it into equal microbatches."""
         batch = self.to_memory_format(self.prepare[split](batch) if split in self.prepare else batch)
         count = self.options.accumulate
         if count == 1:
@@ -143,9 +143,9 @@ class Step:
         return [parameter for group in groups for parameter in group["params"]]
 
     def compute_gradients(self, phase: Phase, microbatches: Sequence[Microbatch]) -> dict[str, Tensor]:
-        """Set the gradients of the phase's networks to the means over the microbatches; update their caches.
+        """Set the gradients of the phase's networks to the means over the microbatches; update the phase caches.
 
-        Returns the means of their loss terms, detached.
+        Returns the means of the loss terms over the microbatches, detached.
         """
         for optimizer in optimizers_of(phase, self.optimizers):
             optimizer.zero_grad(set_to_none=True)
@@ -182,7 +182,7 @@ class Step:
                 self.scale.skip.copy_(torch.maximum(self.scale.skip, self.latch.is_set))
         elif not flags.all():
             raise NonFiniteError(phase.name, nonfinite_names(names, flags), number=int(number))
-        # with a latch the optimizers read it themselves, on the device, as `found_inf`
+        # with a latch the optimizers themselves check `found_inf`, on the device
         if self.latch is not None or self.scale is None or not self.scale.skip:
             for optimizer in optimizers_of(phase, self.optimizers):
                 optimizer.step()

@@ -1,4 +1,4 @@
-"""Independent branches of a loss, each on its own CUDA stream."""
+"""Concurrent computation of the independent branches of a loss, each on its own CUDA stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from velogan.objectives.base import Branch
 
 
 class StreamRunner:
-    """Runs branches concurrently, as La, Ellay and Rathbun (Cycling Faster Through CycleGAN, section 4) run cycles.
+    """Runs branches concurrently, after La, Ellay and Rathbun (Cycling Faster Through CycleGAN, section 4).
 
     Each branch starts after the earlier work of the current stream, and the current stream waits for all branches.
     Autograd runs each backward operation on the stream of its forward operation.
@@ -20,7 +20,7 @@ class StreamRunner:
     def __init__(self, device: torch.device):
         self.device = device
         self._streams: list[torch.cuda.Stream] = []
-        # both streams use the same weights: autograd waits where their gradients meet, as it should
+        # the branches share weights: autograd synchronises the streams where gradients accumulate, as intended
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 
     def __call__(self, branches: Sequence[Branch]) -> list[tuple[Tensor, ...]]:
@@ -31,7 +31,7 @@ class StreamRunner:
         for stream in streams:
             stream.wait_stream(current)
         cache_enabled = torch.is_autocast_cache_enabled()
-        torch.set_autocast_cache_enabled(False)  # one stream must not use the casts of weights that another makes
+        torch.set_autocast_cache_enabled(False)  # a stream must not use weights that another stream has cast
         try:
             outputs: list[tuple[Tensor, ...]] = []
             for branch, stream in zip(branches, streams):

@@ -20,10 +20,10 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def run_in_subprocess(
     module: str, request: Mapping[str, Any], *, cores: Sequence[int] = ()
 ) -> tuple[int, dict[str, Any]]:
-    """Run `python -m MODULE`, which calls `subprocess_main`, on these processor cores (default: all).
+    """Run `python -m MODULE`, which must call `subprocess_main`, on the CPU cores with indices `cores` (default: all).
 
-    Returns the exit code (negative: the signal that killed it) and the result, which has an `error` if the function
-    failed, and is empty if the process was killed.
+    Returns the exit code (negative: the signal that killed it) and the result. The result has an `error` if the
+    function failed, and is empty if the process was killed.
     """
     # in a new session: Ctrl-C in the terminal reaches only this process, which then kills the child
     child = subprocess.run(
@@ -59,7 +59,7 @@ def subprocess_main(function: Callable[[Mapping[str, Any]], Mapping[str, Any]]) 
         result = function(request)
     except ValueError as error:
         code, result = 2, {"error": str(error)}
-    except Exception as error:  # any other error: the parent process reports it and continues
+    except Exception as error:  # any other error: the parent process handles it
         lines = str(error).strip().splitlines()
         code, result = 1, {"error": f"{type(error).__name__}: {lines[0] if lines else 'no text'}"}
     print(json.dumps(result))

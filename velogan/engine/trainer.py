@@ -33,21 +33,21 @@ Batches = dict[str, Batch]
 """The batches of a step, by split."""
 
 REPEATED_SIGNAL_S = 1.0
-"""A signal this soon after the first one is part of the same request: impatient users and schedulers send several."""
+"""Seconds after a first signal in which others count as the same request: users and schedulers send several."""
 
 MAX_RESERVED_SHARE = 0.5
 """Largest share of a run in minutes that is reserved for the hooks at its end."""
 
 
 class Loader(Protocol):
-    """Loads batches, which the step may have to prepare, from a position in images seen. `len`: images per epoch."""
+    """Loads batches, which the step may preprocess, from a position in images seen. `len`: images per epoch."""
 
     def __len__(self) -> int: ...
     def batches(self, position: int) -> Generator[Batch, None, None]: ...
 
 
 class Stepper(Protocol):
-    """Runs a step: the plain `Step`, which documents each method, or another implementation."""
+    """Interface of a step; `Step`, the plain implementation, documents the methods."""
 
     nets: Mapping[str, nn.Module]
     optimizers: Mapping[str, torch.optim.Optimizer]
@@ -73,13 +73,13 @@ class Trainer:
     All randomness of a step comes from (`seed`, images seen), so a run that is stopped and resumed computes what an
     unbroken one computes. If a value is not finite, the run ends with a NonFiniteError before any hook is called.
 
-    A length in minutes is a deadline: training ends early enough for the last hooks, which take as long as the longest
-    earlier ones. A run so short that they take more than a third of it may end later.
+    A length in minutes is a deadline: training ends early enough for the last hooks, if these take no longer than the
+    longest earlier ones. If hooks take more than a third of the run, it may end later.
 
     loaders: by split; the length of the first one is an epoch
     objective: its `state` is saved with the run; its `num_uniforms` per image are added to the batch on the host
-    schedule: sets the learning rates
-    images_per_step: of each domain, on all ranks together
+    schedule: configuration of the learning-rate schedules
+    images_per_step: number of images of each domain in a step, on all ranks together
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class Trainer:
         self.images, self.progress = 0, 0.0
         self.length: Length
         self._swap_halves_at: float = getattr(objective, "swap_halves_at", math.inf)
-        # the clock and the stop flag of this step, the same on all ranks
-        self._seconds, self._stops = 0.0, False
+        # seconds and stop flag of the current step, the same on all ranks
+        self._seconds, self._must_stop = 0.0, False
         self._reserved_s = 0.0
 
     @property
@@ -116,7 +116,7 @@ class Trainer:
         return len(next(iter(self.loaders.values())))
 
     def run(self, length: Length, *, hooks: Sequence[Hook] = ()) -> None:
-        """Train from the current position to the end of `length`."""
+        """Train from the current position to the end of `length`, or until a stop is requested; call the hooks."""
         with ExitStack() as stack:
             iterators = {
                 split: stack.enter_context(closing(loader.batches(self.images)))
@@ -136,13 +136,13 @@ class Trainer:
     def _run_steps(self, iterators: Mapping[str, Iterator[Batch]], hooks: Sequence[Hook]) -> None:
         self._sync_clock_and_stop()
         counts = {hook: self._intervals_passed(hook) for hook in hooks}
-        ended = self._stops or (self.images > 0 and self.is_at_end)
+        ended = self._must_stop or (self.images > 0 and self.is_at_end)
         while not ended:
             self.schedule.apply(self.length.schedule_epoch(self.images, self._seconds), self._passed)
             self.progress = self.length.progress(self.images, self._seconds)
             self._train_step({split: next(batches) for split, batches in iterators.items()})
             self._sync_clock_and_stop()
-            ended = self._stops or self.is_at_end
+            ended = self._must_stop or self.is_at_end
             due = [hook for hook in hooks if ended or self._intervals_passed(hook) > counts[hook]]
             if due or ended:
                 self._call_hooks(due)
@@ -153,16 +153,16 @@ class Trainer:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the training has reached its end, not counting the time reserved for the last hooks."""
+        """Whether the run has reached its length; a length in minutes is reduced by the time for the last hooks."""
         return self.length.progress(self.images, self._seconds) >= 1
 
     def set_length(self, length: Length) -> None:
-        """Set the length of the run; in a length in minutes, reserve the time for the last hooks."""
+        """Set the length of the run; if it is in minutes, reserve the time that the last hooks are expected to take."""
         self.length = replace(length, reserved=max(length.reserved, self._reserved_s))
 
     def _sync_clock_and_stop(self) -> None:
-        # not `stop_requested` itself: a signal during the exchange sets it, for the next one
-        self._seconds, self._stops = self.distributed.sync_clock_and_stop(
+        # `stop_requested` itself is not overwritten: a signal during the exchange sets it for the next one
+        self._seconds, self._must_stop = self.distributed.sync_clock_and_stop(
             seconds=self.clock.seconds, stop_requested=self.stop_requested
         )
 
@@ -179,7 +179,7 @@ class Trainer:
         return math.floor(self._passed(hook.every))
 
     def _call_hooks(self, hooks: Sequence[Hook]) -> None:
-        """Call `hooks`, if all values so far are finite: a checkpoint must not hold broken weights."""
+        """Call `hooks` after `Step.check`, since a checkpoint must not hold weights that are not finite."""
         self.step.check()
         started = self.clock.seconds
         with self.clock.overhead():
@@ -204,7 +204,7 @@ class Trainer:
 
     def _prepare_batches(self, batches: Batches) -> Batches:
         """Seed the step; return its batches with uniform random numbers, and swapped halves after `swap_halves_at`."""
-        if self.progress >= self._swap_halves_at and HALVES[0] in batches:  # else nodes have the batches
+        if self.progress >= self._swap_halves_at and HALVES[0] in batches:  # with nodes, batches here are empty
             first, second = HALVES
             batches = {first: batches[second], second: batches[first]}
         torch.manual_seed(step_seed(self.seed, self.images))
@@ -215,7 +215,7 @@ class Trainer:
         return batches
 
     def _draw(self, split: str, images: int) -> Tensor:
-        """Draw uniform numbers for this rank's `images`: the same that a single process would draw for them."""
+        """Return uniform numbers for this rank's `images`: the same as a single process would draw for them."""
         uniform = torch.rand(self.num_uniforms[split], images * self.distributed.world_size)
         uniform = uniform.narrow(1, self.distributed.rank * images, images).contiguous()
         # from other memory the copy to the device would wait for earlier steps
@@ -229,7 +229,7 @@ class Trainer:
         return state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all state but networks and averages. All ranks must call it; rank 0 gets the states of all."""
+        """Return all state but networks and averages. All ranks must call it: rank 0 gathers objectives' states."""
         objective, *others = self.distributed.gather_to_main(copy_to_cpu(self.state.state_dict())) or [{}]
         return {
             "images": self.images,
@@ -242,9 +242,9 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from `state_dict`; networks and averages are loaded separately.
+        """Load the `state` that `state_dict` returned; networks and averages are loaded separately.
 
-        Each rank loads its own state of the objective; a new rank loads that of another.
+        Each rank loads its own state of the objective; a rank that the saved run lacked loads another rank's.
         """
         self.images = state["images"]
         for name, optimizer in self.step.optimizers.items():
@@ -257,7 +257,7 @@ class Trainer:
             self.step.scale.load_state_dict(state["scale"])
 
     def broadcast_initial_state(self, state: Mapping[str, Any] | None) -> None:
-        """Broadcast rank 0's weights and averages, and the `state` from which it resumes, if there is one."""
+        """Broadcast rank 0's weights and averages, and the `state` that it has loaded (None: a new run)."""
         if self.distributed.is_distributed:
             self.distributed.broadcast_tensors([*weights_and_buffers(self.nets), *self.ema.state_tensors()])
             state = self.distributed.broadcast(state)
@@ -280,7 +280,7 @@ def step_seed(seed: int, images: int) -> int:
 
 @contextmanager
 def stop_on_signal(trainer: Trainer) -> Iterator[None]:
-    """Stop training after the current step on SIGINT, SIGTERM or SIGHUP; a later second signal interrupts at once."""
+    """Stop training after the current step on SIGINT, SIGTERM or SIGHUP; interrupt it at once on a later signal."""
     requested_at = 0.0
 
     def request_stop(signum: int, frame: Any) -> None:
