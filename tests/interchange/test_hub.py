@@ -25,7 +25,7 @@ from velogan.networks.build import build_network
 from velogan.networks.generators import GeneratorConfig
 from velogan.store.checkpoint import save_checkpoint
 from velogan.training.build import build_roles
-from velogan.training.weights import find_initial_weights, load_initial_weights
+from velogan.training.weights import load_initial_weights, read_initial_weights
 
 needs_hub = pytest.mark.skipif(find_spec("huggingface_hub") is None, reason="huggingface_hub not installed: extra hub")
 FILES = {"G_A.safetensors", "G_B.safetensors", "config.json", "manifest.json", "README.md"}
@@ -317,7 +317,7 @@ def test_publishes_and_loads_a_model_by_name(hub: Hub, tmp_path: Path):
     message = load_initial_weights(
         config,
         build_roles(config.method, config.spec, seed=config.train.seed),
-        weights=find_initial_weights(Path("hf://me/zebras")),
+        weights=read_initial_weights(Path("hf://me/zebras")),
         path=Path("hf://me/zebras"),
     )
     assert "the run starts with G_A, G_B of hf:" in message

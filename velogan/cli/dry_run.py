@@ -32,14 +32,14 @@ def dry_run(config: Config, out: Path | None, *, defaults: Config, quiet: bool) 
     from velogan.training.engine_settings import resolve_engine
     from velogan.training.record import format_decisions
     from velogan.training.run_folder import initial_weights_path, open_run
-    from velogan.training.weights import find_initial_weights
+    from velogan.training.weights import read_initial_weights
 
     if not is_main_process():
         return {}
     if out is not None:
         config, _ = open_run(out, config)
     if initial := initial_weights_path(out, config) if out else config.train.start:
-        find_initial_weights(Path(initial))
+        read_initial_weights(Path(initial))
     check_rules_match(config)
     select_device(config.engine)
     with Display(quiet=quiet) as display:

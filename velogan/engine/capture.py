@@ -77,7 +77,7 @@ class CapturedStep:
     ) -> Losses:
         """Run step `number`, then the hooks. Return `phase/term` scalars, which the next step overwrites.
 
-        Raises ValueError if a batch has other names, shapes or types than the first one.
+        Raises ValueError if a batch has other names, shapes or dtypes than the first one.
         """
         for split, batch in batches.items():
             self._copy_inputs(split, batch)

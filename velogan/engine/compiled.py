@@ -13,7 +13,7 @@ from torch import nn
 from velogan.files import create_private_folder
 
 MAX_COMPILATIONS = 128
-"""Value of torch's recompile_limit: a network is compiled for each input shape and dtype, with and without gradients.
+"""Value for torch's recompile_limit. A network is compiled for each input shape and dtype, with and without gradients.
 
 The limit applies to all networks of a process together, since they share the code of `nn.Module.__call__`. Torch's
 default is 8; after that it warns and does not compile.

@@ -36,7 +36,7 @@ def select_device(config: EngineConfig) -> torch.device:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until `device` has finished its work."""
+    """Wait until a CUDA `device` has finished its work; do nothing for other devices."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

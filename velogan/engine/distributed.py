@@ -110,7 +110,7 @@ class DistributedContext:
         return value  # pyright: ignore[reportReturnType]
 
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrite `tensors` on all ranks with rank 0's."""
+        """Overwrite `tensors` on all ranks with the tensors of rank 0."""
         if self.is_distributed:
             with self._communication(), torch.no_grad():
                 for tensor in tensors:
@@ -119,7 +119,7 @@ class DistributedContext:
                     tensor.copy_(flat)
 
     def all_gather(self, value: T) -> list[T]:
-        """Return every rank's `value`, in order, on all ranks; tensors in it should be on the CPU."""
+        """Return every rank's `value`, in rank order, on all ranks; tensors in it should be on the CPU."""
         if not self.is_distributed:
             return [value]
         values: list[Any] = [None] * self.world_size
@@ -194,7 +194,7 @@ def init_distributed(device: str, *, process_timeout: float) -> Iterator[Distrib
     if not is_distributed():
         yield DistributedContext()
         return
-    distributed = _join(device, process_timeout=process_timeout)
+    distributed = _join_process_group(device, process_timeout=process_timeout)
     try:
         yield distributed
         distributed.close()
@@ -205,7 +205,7 @@ def init_distributed(device: str, *, process_timeout: float) -> Iterator[Distrib
         raise reported from error
 
 
-def _join(device: str, *, process_timeout: float) -> DistributedContext:
+def _join_process_group(device: str, *, process_timeout: float) -> DistributedContext:
     uses_cuda = _select_gpu(device)
     rank, world_size = read_env_int("RANK"), read_env_int("WORLD_SIZE")
     address = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"

@@ -66,7 +66,7 @@ class Length:
         return 60 * self.span.amount if self.total is None else None
 
     def saving_interval(self, every: str) -> Span:
-        """Return the interval of checkpoints or sample grids: `every`, parsed, or a quarter of a run in minutes."""
+        """Return the interval of checkpoints or sample grids: `every`, or 25 % of a run whose length is in minutes."""
         return parse_span(every) if self.seconds is None else Span(25, "percent")
 
     def progress(self, images: int, seconds: float) -> float:

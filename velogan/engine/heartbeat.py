@@ -73,9 +73,9 @@ class Heartbeat:
 
     def unresponsive_ranks(self) -> str:
         """Describe the ranks that send no heartbeat, or the lost store; empty if all ranks send heartbeats."""
-        before = self._call_with_timeout(self._counts)
+        before = self._call_with_timeout(self._read_counters)
         time.sleep(SILENCE_S)
-        after = self._call_with_timeout(self._counts)
+        after = self._call_with_timeout(self._read_counters)
         if before is None or after is None:
             return self._describe_lost_store(_STORE_TIMEOUT_S)
         return " and ".join(self.describe(rank) for rank in range(len(self.locations)) if before[rank] == after[rank])
@@ -84,7 +84,7 @@ class Heartbeat:
         """Return the name of a rank, with its host and process."""
         return f"rank {rank} of {len(self.locations)} ({self.locations[rank]})"
 
-    def _counts(self) -> list[int]:
+    def _read_counters(self) -> list[int]:
         return [self._messages.add(f"velogan/beat/{rank}", 0) for rank in range(len(self.locations))]
 
     def _beat(self) -> None:

@@ -55,15 +55,15 @@ class OptimizerConfig(BaseModel):
         """Return the optimizer kind and parameter-group settings of `network`, with the first matching rule applied."""
         matching = (rest for pattern, *rest in map(_parse_rule, self.rules) if fnmatchcase(network, pattern))
         changes, schedule = next(matching, ({}, {}))
-        own = self.model_copy(update=changes)
-        settings = {"lr": own.lr, "initial_lr": own.lr, "weight_decay": own.weight_decay}
-        if own.kind == "rmsprop":
-            settings |= {"alpha": own.beta2, "momentum": own.momentum, "eps": own.epsilon}
-        elif own.kind == "sgd":
-            settings |= {"momentum": own.momentum}
+        merged = self.model_copy(update=changes)
+        settings = {"lr": merged.lr, "initial_lr": merged.lr, "weight_decay": merged.weight_decay}
+        if merged.kind == "rmsprop":
+            settings |= {"alpha": merged.beta2, "momentum": merged.momentum, "eps": merged.epsilon}
+        elif merged.kind == "sgd":
+            settings |= {"momentum": merged.momentum}
         else:
-            settings |= {"betas": (own.beta1, own.beta2), "eps": own.epsilon}
-        return own.kind, settings | {"clip_norm": own.clip_norm, "name": network, "schedule": schedule}
+            settings |= {"betas": (merged.beta1, merged.beta2), "eps": merged.epsilon}
+        return merged.kind, settings | {"clip_norm": merged.clip_norm, "name": network, "schedule": schedule}
 
 
 def _parse_rule(rule: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
@@ -131,7 +131,7 @@ def build_optimizers(
             kinds.setdefault(kind, []).append({"params": list(nets[role].parameters()), **settings})
         for kind, groups in kinds.items():
             name = phase.name if len(kinds) == 1 else f"{phase.name}/{kind}"
-            optimizers[name] = _build(kind, groups, fused=fused and kind in FUSED)
+            optimizers[name] = _build_optimizer(kind, groups, fused=fused and kind in FUSED)
     return optimizers
 
 
@@ -158,7 +158,7 @@ def check_rules(config: OptimizerConfig, networks: Sequence[str]) -> None:
         remaining = [network for network in remaining if not fnmatchcase(network, pattern)]
 
 
-def _build(kind: Kind, groups: list[dict[str, Any]], *, fused: bool) -> torch.optim.Optimizer:
+def _build_optimizer(kind: Kind, groups: list[dict[str, Any]], *, fused: bool) -> torch.optim.Optimizer:
     optimizer = _CLASSES[kind](groups, **({"fused": True} if fused else {}))
     if any(group["clip_norm"] for group in groups):
         optimizer.register_step_pre_hook(_clip_gradients)

@@ -1,4 +1,4 @@
-"""The ranks, cores and environment of this process and its children, and exceptions that end a run."""
+"""Rank and CPU cores of this process, the environment for its children, and exceptions that end a run."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class StepOptions:
     channels_last: whether images are channels-last in memory
     accumulate: number of equal microbatches that a batch is divided into, to save memory; an update uses the mean of
         their gradients
-    scale: factor on the losses in backward passes; a phase whose gradients overflow is not updated; this is no error
+    scale: factor on the losses in backward passes; phases whose gradients overflow are skipped, without an error
     defer_nonfinite_check: never wait for the device (fused optimizers only): after the first non-finite phase weights
         and moments no longer change, and `Step.check` raises the error
     branch_runner: runs the independent branches of a loss; None: they run one after the other

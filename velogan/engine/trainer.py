@@ -229,7 +229,7 @@ class Trainer:
         return state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all state but networks and averages. All ranks must call it: rank 0 gathers objectives' states."""
+        """Return all state but networks and averages. All ranks must call it, as rank 0 collects their objectives."""
         objective, *others = self.distributed.gather_to_main(copy_to_cpu(self.state.state_dict())) or [{}]
         return {
             "images": self.images,
@@ -244,7 +244,7 @@ class Trainer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the `state` that `state_dict` returned; networks and averages are loaded separately.
 
-        Each rank loads its own state of the objective; a rank that the saved run lacked loads another rank's.
+        Each rank loads its own state of the objective; a rank that the saved run lacked loads another rank's state.
         """
         self.images = state["images"]
         for name, optimizer in self.step.optimizers.items():

@@ -1,4 +1,4 @@
-"""Resolve the engine's `auto` fields once per run, and again only if the machine does not support the result."""
+"""Resolve the engine's `auto` fields once per run, and on resume only if settings are requested or unsupported."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def resolve_engine_on_resume(
     A resumed run keeps its settings if it can. Raises ValueError if the requested settings are not possible.
 
     - Unchanged: this machine supports `previous`, and the user requests no other settings.
-    - Threads only: if the user sets none, this machine's number of cores. Results stay the same: the reason is empty.
+    - Threads only: the default, one per core, differs on this machine. Results stay the same: the reason is empty.
     - User override: the requested fields change. With another mode or device all others are resolved again.
-    - Unsupported here: this machine does not support `previous`, so all fields are resolved again.
+    - Unsupported here: `previous` does not suit this machine or number of `processes`; all fields are resolved again.
     """
     if config.engine.threads is None:
         previous = previous.model_copy(update={"threads": len(available_cores())})

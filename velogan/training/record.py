@@ -42,7 +42,7 @@ def add_engine(
     reason: str,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Return the record with new engine settings, in effect from `images` seen on; `reason`: why they changed."""
+    """Add new engine settings to the record; `images`: number seen before they apply; `reason`: why they changed."""
     current = {"machine": describe_machine(device), "decisions": [asdict(decision) for decision in decisions]}
     entry = {"from_images": images, "reason": reason, "engine": engine.model_dump(mode="json"), **current}
     return {**record, **current, "engines": [*record.get("engines", []), entry]}

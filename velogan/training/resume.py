@@ -107,8 +107,8 @@ def _check_images(context: RunContext, record: Mapping[str, Any]) -> None:
             f"{' and '.join(changed) or 'A and B'}: name their folder, or a new --out"
         )
     if changed:
-        images = " and ".join(changed)
-        context.display.print_line(f"the images of domain {images} have changed since this run started")
+        domains = " and ".join(changed)
+        context.display.print_line(f"the images of domain {domains} have changed since this run started")
 
 
 def _image_folders(config: Config) -> list[Path]:
@@ -141,12 +141,12 @@ def _report_rate_increase(context: RunContext, trainer: Trainer, state: Mapping[
 
 def _report_world_size_change(context: RunContext, *, previous: int) -> None:
     """Report that the number of processes has changed since the checkpoint."""
-    world, images = context.distributed.world_size, context.config.images_per_update
-    if world != previous:
-        pools = "image pools of the other ranks are dropped" if world < previous else "new ranks copy image pools"
+    world_size, images = context.distributed.world_size, context.config.images_per_update
+    if world_size != previous:
+        pools = "image pools of the other ranks are dropped" if world_size < previous else "new ranks copy image pools"
         context.display.print_line(
-            f"the number of processes changes from {previous} to {world}: an update has "
-            f"{pluralize(world * images, 'image')} (before: {previous * images}); {pools}"
+            f"the number of processes changes from {previous} to {world_size}: an update has "
+            f"{pluralize(world_size * images, 'image')} (before: {previous * images}); {pools}"
         )
 
 
@@ -177,7 +177,7 @@ def _is_already_past_length(context: RunContext, trainer: Trainer) -> bool:
 
 
 def _record_engine(context: RunContext, trainer: Trainer, record: Mapping[str, Any]) -> None:
-    """Add the engine settings to `record`, write and report them, unless they equal the latest recorded ones."""
+    """Add the engine settings to `record`, write it, and report them, unless they equal the latest recorded ones."""
     engine, previous = context.engine, read_engine(record)
     ignored = {"threads"} if context.requested.engine.threads is None else set[str]()  # then they depend on the machine
     if previous and previous.model_dump(exclude=ignored) == engine.model_dump(exclude=ignored):

@@ -36,7 +36,7 @@ from velogan.training.engine_settings import assign_threads, resolve_engine, res
 from velogan.training.resume import start_or_resume
 from velogan.training.run_folder import initial_weights_path, open_run
 from velogan.training.session import Result, Session
-from velogan.training.weights import find_initial_weights, load_initial_weights
+from velogan.training.weights import load_initial_weights, read_initial_weights
 from velogan.training.worker_ranks import check_same_images, run_worker_rank
 
 BuildValidation = Callable[..., Validation]
@@ -62,7 +62,7 @@ def train(
     result. Raises ValueError for any error that the user can fix.
 
     origin: entries of the record: `preset`, `command` and `changed` (overridden fields, with the preset's values)
-    training_context: returns the context in which the steps run
+    training_context: returns the context in which the steps run; default: none
     started_at: value of `time.monotonic()` from which a length in minutes counts; default: now
     """
     started_at = time.monotonic() if started_at is None else started_at
@@ -119,7 +119,7 @@ def prepare_run(
     previous_engine: the latest engine settings of the run to resume; None for a new run
     """
     initial = initial_weights_path(run, requested) if distributed.is_main_process else None
-    initial_weights = find_initial_weights(initial) if initial else {}
+    initial_weights = read_initial_weights(initial) if initial else {}
     if previous_engine is None:  # fail before images are prepared
         select_device(requested.engine)
         check_rules_match(requested)
@@ -169,25 +169,25 @@ def build_run(context: RunContext) -> tuple[Trainer, dict[str, Role]]:
 
 def _start_clock(context: RunContext, trainer: Trainer, started_at: float) -> None:
     """Start the clock at `started_at` if the length is in minutes; the time for preparing images does not count."""
-    length_s, prepared = trainer.length.seconds, context.preparation_s
+    length_s, preparation_s = trainer.length.seconds, context.preparation_s
     if length_s is None:
         return
-    trainer.clock.start(elapsed=time.monotonic() - started_at - prepared)
-    excluded = f"; the {format_duration(prepared)} of preparing images do not count" if prepared >= 1 else ""
+    trainer.clock.start(elapsed=time.monotonic() - started_at - preparation_s)
+    note = f"; the {format_duration(preparation_s)} of preparing images do not count" if preparation_s >= 1 else ""
     left = format_duration(max(length_s - trainer.clock.seconds, 0.0))
-    context.display.print_line(f"ends in {left}, the last checkpoint and page included{excluded}")
+    context.display.print_line(f"ends in {left}, the last checkpoint and page included{note}")
 
 
 def _build_recorder(context: RunContext, trainer: Trainer) -> ArchitectureRecorder | None:
     """Return the recorder of the architecture that the method searches for, or None if it searches for none."""
     config, sources = context.config, context.data.sources
-    search = config.method
-    if not isinstance(search, SearchMethod):
+    method = config.method
+    if not isinstance(method, SearchMethod):
         return None
     return ArchitectureRecorder(
         context.folder,
-        shares=partial(search.shares, trainer.nets, config.spec),
-        genotype=partial(search.genotype, trainer.nets, config.spec),
+        shares=partial(method.shares, trainer.nets, config.spec),
+        genotype=partial(method.genotype, trainer.nets, config.spec),
         provenance={
             "velogan": __version__,
             "data": {"a": sources.a.name, "b": sources.b.name},

@@ -33,10 +33,10 @@ IMAGE_FOLDERS = ("data.path", "data.masks_a", "data.masks_b", "data.labels_a", "
 
 
 def open_run(run: Path, config: Config) -> tuple[Config, EngineConfig | None]:
-    """Return the configuration of a new run, or of the run in the folder `run` with its changeable fields replaced.
+    """Return `config` for a new run; else the configuration saved in `run` with the changeable fields of `config`.
 
-    Return also the latest engine settings of that run; None for a new one. Raises ValueError if the folder holds
-    other files than a run's, or a run with another configuration.
+    Return the latest engine settings of the run, too; None for a new run. Raises ValueError if the folder holds files
+    that are not a run's, or a run with another configuration.
     """
     if (run / "config.yaml").exists() and not is_imported(run):
         config = _merge(config, read_config(run), run)
@@ -53,7 +53,7 @@ def open_run(run: Path, config: Config) -> tuple[Config, EngineConfig | None]:
 
 
 def initial_weights_path(run: Path, config: Config) -> Path | None:
-    """Return the path of a new run's initial weights: `run` if it was imported, else `train.start`; else None."""
+    """Return the path of a new run's initial weights: `run` if it was imported, or `train.start`; else None."""
     if is_imported(run):
         return run
     start = config.train.start

@@ -14,7 +14,7 @@ from velogan.observe.log import read_stats
 from velogan.report.failures import final_checkpoint_is_worse
 from velogan.store.checkpoint import mark_best, read_best, save_checkpoint
 from velogan.training.context import RunContext
-from velogan.training.weights import checkpoint_networks, headers
+from velogan.training.weights import checkpoint_headers, checkpoint_networks
 
 
 class CheckpointSaver:
@@ -37,9 +37,9 @@ class CheckpointSaver:
 
     def update_best(self, checkpoint: Path, scores: Mapping[str, Any], validation: Validation) -> None:
         """Mark `checkpoint` as the best if its score on these images is the lowest; else record if it is much worse."""
-        name, images = validation.name, validation.description
+        name, on = validation.name, validation.description  # as in `mark_best`
         best = read_best(self._folder) or {}
-        is_comparable = (best.get("name"), best.get("on")) == (name, images)
+        is_comparable = (best.get("name"), best.get("on")) == (name, on)
         if scores[name] < (best["score"] if is_comparable else math.inf):
             best = {"checkpoint": checkpoint.name, "score": scores[name]}
         elif not is_comparable:
@@ -48,7 +48,7 @@ class CheckpointSaver:
         superseded = None
         if chosen != checkpoint and final_checkpoint_is_worse(read_stats(self._folder)):
             superseded = checkpoint
-        mark_best(self._folder, checkpoint=chosen, name=name, score=best["score"], on=images, instead_of=superseded)
+        mark_best(self._folder, checkpoint=chosen, name=name, score=best["score"], on=on, instead_of=superseded)
 
     def _headers(self, images: int) -> dict[str, dict[str, Any]]:
         config, sources = self._context.config, self._context.data.sources
@@ -58,5 +58,5 @@ class CheckpointSaver:
             "images_seen": images,
             "data": {"a": sources.a.name, "b": sources.b.name, "preprocess": config.data.preprocess},
         }
-        files = headers(config, self._roles, self._context.data)
+        files = checkpoint_headers(config, self._roles, self._context.data)
         return {name: {**header, **origin} for name, header in files.items()}

@@ -34,7 +34,7 @@ def _raw_networks(config: Config, roles: Mapping[str, Role]) -> dict[str, nn.Mod
     return {**generators, **{name: role.net for name, role in roles.items() if role.header is not None}}
 
 
-def headers(config: Config, roles: Mapping[str, Role], data: TrainingData) -> dict[str, dict[str, Any]]:
+def checkpoint_headers(config: Config, roles: Mapping[str, Role], data: TrainingData) -> dict[str, dict[str, Any]]:
     """Return the headers of a checkpoint's files: how to rebuild each network, and the formats of its images."""
     files: dict[str, dict[str, Any]] = {}
     for direction, header in config.method.headers(config.spec).items():
@@ -67,7 +67,7 @@ def _discriminator_fields(role: Role, data: TrainingData) -> dict[str, Any]:
     return fields
 
 
-def find_initial_weights(path: Path) -> dict[str, RecognisedNetwork]:
+def read_initial_weights(path: Path) -> dict[str, RecognisedNetwork]:
     """Read the initial weights of a new run from `path`, as networks by role. Raises ValueError if there are none."""
     try:
         return load_networks(resolve_model_path(path))
@@ -115,8 +115,8 @@ def _mismatch_reason(net: nn.Module, header: Mapping[str, Any], saved: Recognise
     shapes = {name: value.shape for name, value in net.state_dict().items()}
     saved_shapes = {name: value.shape for name, value in saved.state.items()}
     is_equal = shapes == saved_shapes
-    fields = _fields(header, not_in_weights=is_equal)
-    saved_fields = _fields(saved.header, not_in_weights=is_equal)
+    fields = _header_fields(header, not_in_weights=is_equal)
+    saved_fields = _header_fields(saved.header, not_in_weights=is_equal)
     for name in sorted({*fields, *saved_fields}):
         value, saved_value = fields.get(name), saved_fields.get(name)
         if value != saved_value:
@@ -130,7 +130,7 @@ def _mismatch_reason(net: nn.Module, header: Mapping[str, Any], saved: Recognise
     return f"{different} differs; use other weights"
 
 
-def _fields(header: Mapping[str, Any], *, not_in_weights: bool) -> dict[str, Any]:
+def _header_fields(header: Mapping[str, Any], *, not_in_weights: bool) -> dict[str, Any]:
     """Return a header's fields by name; `not_in_weights`: only those that do not affect weights' names or shapes."""
     kind, config = str(header.get("network")), header.get("config")
     section = "discriminator" if kind.endswith("discriminator") else kind

@@ -59,7 +59,7 @@ class TrainRequest:
 
 
 @dataclass(frozen=True)
-class Report:
+class TrainReport:
     """A node's reply to a request.
 
     losses: mean of each `phase/term` since the last report
@@ -102,11 +102,11 @@ class Node:
         self._has_state = False
         self._trainer = build_trainer(config, data, distributed=self._context, active_phases=[phase])
 
-    def execute(self, request: TrainRequest) -> Report:
+    def execute(self, request: TrainRequest) -> TrainReport:
         """Load the states in the request, train to its `target_images`, and return a report."""
         trainer, module = self._trainer, request.module
         if module is None and not self._has_state:
-            return Report({}, None)
+            return TrainReport({}, None)
         if request.nets is not None and request.objective is not None:
             load_weights(trainer.nets, request.nets)
             trainer.state.load_state_dict(request.objective)
@@ -120,8 +120,8 @@ class Node:
         try:
             trainer.run(request.length)
         except NonFiniteError as error:
-            return Report(trainer.stats.tick(), None, (error.phase, list(error.names), error.number))
-        return Report(trainer.stats.tick(), ModuleState.copy_from(trainer, self._roles))
+            return TrainReport(trainer.stats.tick(), None, (error.phase, list(error.names), error.number))
+        return TrainReport(trainer.stats.tick(), ModuleState.copy_from(trainer, self._roles))
 
 
 def copy_weights(nets: Nets) -> dict[str, Weights]:

@@ -20,12 +20,12 @@ from velogan.engine.optimizers import load_optimizer_state
 from velogan.engine.step import PostStepHook
 from velogan.engine.trainer import Trainer, copy_to_cpu
 from velogan.objectives.base import Phase
-from velogan.training.nodes.node import ModuleState, Report, TrainRequest, copy_weights, load_weights
+from velogan.training.nodes.node import ModuleState, TrainReport, TrainRequest, copy_weights, load_weights
 from velogan.types import Batch
 
 TARGET_REQUEST_S = 2.0  # target duration of a request in seconds, and hence the delay of a stop
 
-ExecuteRequests = Callable[[Mapping[str, TrainRequest]], Mapping[str, Report]]
+ExecuteRequests = Callable[[Mapping[str, TrainRequest]], Mapping[str, TrainReport]]
 """Executes requests, keyed by module, concurrently on their nodes; returns the reports with the same keys."""
 
 
@@ -139,8 +139,8 @@ class RemoteStep:
         trainer, self._module_states[name] = self._trainer, module
         load_weights(trainer.nets, module.nets)
         load_weights(trainer.ema.nets, module.averages)
-        for optimizer, moments in module.trainer["optimizers"].items():
-            load_optimizer_state(self.optimizers[optimizer], moments)
+        for key, state in module.trainer["optimizers"].items():
+            load_optimizer_state(self.optimizers[key], state)
         objective = module.trainer["objective"].items()
         changed = {key: value for key, value in objective if not value.equal(self._objective[key])}
         trainer.state.load_state_dict({**trainer.state.state_dict(), **changed})

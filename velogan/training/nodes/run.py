@@ -19,12 +19,12 @@ from velogan.engine.trainer import Trainer
 from velogan.methods.fit import phases_of
 from velogan.objectives.base import Phase
 from velogan.observe.progress import Display
-from velogan.training.nodes.node import Node, Report, TrainRequest
+from velogan.training.nodes.node import Node, TrainReport, TrainRequest
 from velogan.training.nodes.remote_step import ExecuteRequests, RemoteStep
 from velogan.training.run import train as train_run
 from velogan.training.session import Result
 
-SETTING = "train.exchange_every (--modules)"
+FIELD = "train.exchange_every (--modules)"
 
 
 def train(
@@ -39,7 +39,7 @@ def train(
     """Train like `run.train`, with a node per module, on the Ray cluster at `address` or on one started here."""
     modules = distributed_modules(config)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    require_ray("scale", "ray", feature=SETTING)
+    require_ray("scale", "ray", feature=FIELD)
     context = partial(
         train_on_nodes, modules=modules, start=partial(start_actors, address=address), print_line=display.print_line
     )
@@ -49,7 +49,7 @@ def train(
 def distributed_modules(config: Config) -> Sequence[Phase]:
     """Return the phases that nodes will train. Raises ValueError if torchrun started velogan."""
     if is_distributed():
-        raise ValueError(f"{SETTING} starts nodes by Ray: start velogan without torchrun")
+        raise ValueError(f"{FIELD} starts nodes by Ray: start velogan without torchrun")
     return phases_of(config.method, config.spec)
 
 
@@ -80,8 +80,8 @@ def start_actors(
 ) -> Iterator[ExecuteRequests]:
     """Start nodes as Ray actors; yield the function that executes requests on them.
 
-    nodes: arguments of `Node`, by name
-    address: of the Ray cluster; None: this host
+    nodes: arguments of `Node`, by module
+    address: address of the Ray cluster; None: start Ray on this host
     cuda: whether each node gets a GPU, or an equal share of one
     memory: size in bytes of the object store, if Ray is started here
 
@@ -90,7 +90,7 @@ def start_actors(
     import ray
     from ray.exceptions import RayError
 
-    def execute(requests: Mapping[str, TrainRequest]) -> dict[str, Report]:
+    def execute(requests: Mapping[str, TrainRequest]) -> dict[str, TrainReport]:
         return dict(
             zip(requests, ray.get([actors[name].execute.remote(request) for name, request in requests.items()]))
         )
