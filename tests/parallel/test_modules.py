@@ -21,7 +21,7 @@ from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints, load_state, load_weights
 from velogan.training import run
-from velogan.training.nodes.node import Node, Report, TrainRequest
+from velogan.training.nodes.node import Node, TrainReport, TrainRequest
 from velogan.training.nodes.remote_step import ExecuteRequests
 from velogan.training.nodes.run import distributed_modules, start_actors, train_on_nodes
 from velogan.training.session import Result
@@ -42,7 +42,7 @@ def losing(nodes: Mapping[str, Any], *, name: str, at: int, **_: Any) -> Iterato
     local = {role: Node(*arguments) for role, arguments in nodes.items()}
     lost: list[int] = []
 
-    def execute(requests: Mapping[str, TrainRequest]) -> dict[str, Report]:
+    def execute(requests: Mapping[str, TrainRequest]) -> dict[str, TrainReport]:
         if name in requests and requests[name].target_images > at and not lost:
             lost.append(requests[name].target_images)
             local[name] = Node(*nodes[name])
@@ -60,7 +60,7 @@ def killing(nodes: Mapping[str, Any], *, name: str, at: int, **options: Any) -> 
     with start_actors(nodes, address=None, **options) as execute:
         killed: list[str] = []
 
-        def kill_first(requests: Mapping[str, TrainRequest]) -> Mapping[str, Report]:
+        def kill_first(requests: Mapping[str, TrainRequest]) -> Mapping[str, TrainReport]:
             if requests[name].target_images > at and not killed:
                 killed.append(name)
                 ray.kill(ray.get_actor(name), no_restart=False)
