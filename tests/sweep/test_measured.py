@@ -18,7 +18,7 @@ from velogan.sweep.sweep import (
     StatusLog,
     add_test_scores,
     check_plan,
-    rank_settings,
+    group_by_setting,
     read_rows,
     summarize,
     unchanged_input_score,
@@ -94,8 +94,8 @@ def test_ranks_settings_by_their_means_if_they_have_all_seeds(
         assert summarize(plan, rows(plan, 20.0, 21.0, 18.0, 25.0), tmp_path)["best"] == best
     result = summarize(plan, rows(plan, 0.3, 0.2, 0.1, None), tmp_path)
     assert result["best"] == "lr=1,seed=1"
-    assert list(rank_settings(plan, result["trials"])) == ["lr=1"]
-    assert list(rank_settings(plan, result["trials"][1:])) == ["lr=1", "lr=2"], "none has all"
+    assert list(group_by_setting(plan, result["trials"])) == ["lr=1"]
+    assert list(group_by_setting(plan, result["trials"][1:])) == ["lr=1", "lr=2"], "none has all"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Bind native convolutions and gradients, built from bfloat16 matrix products, for CPUs with AVX-512 bfloat16.
+"""Bind native bfloat16 convolutions and their gradients, by matrix products, for CPUs with AVX-512 bfloat16.
 
-On such CPUs each is faster than the library's (benchmarks/LOG.md). Sums are float32 and do not depend on the number of
+On such CPUs they are faster than PyTorch's (benchmarks/LOG.md). Sums are float32 and do not depend on the number of
 threads. Images are `(N, C, H, W)` bfloat16, dense and channels-last.
 """
 
@@ -17,24 +17,24 @@ from velogan.kernels.native import bind, load_library
 from velogan.kernels.norms import data_pointer, empty_channels_last
 
 BLOCK = 64
-"""The number of features must be a multiple of this, except for Winograd's; only images may have few channels."""
+"""Numbers of channels must be multiples of this, except in Winograd convolutions and in images of few channels."""
 
 
 def load_bf16_gemm(cache: Path) -> Bf16Gemm | None:
-    """Return the native code, compiled into `cache` if needed; None without a compiler or bfloat16 on this CPU."""
+    """Load the native code, compiled into `cache` if needed; None if that fails or this CPU has no bfloat16."""
     library = load_library("winograd", cache=cache)
     return Bf16Gemm(library) if library is not None and hasattr(library, "winograd_convolve") else None
 
 
 def computes_in_bf16(x: Tensor) -> bool:
-    """Return whether convolutions of `x` are computed in bfloat16 here."""
+    """Return whether a convolution of `x` computes in bfloat16, by the dtype of `x` or a CPU autocast to bfloat16."""
     return x.dtype == torch.bfloat16 or (
         torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
     )
 
 
 class Bf16Gemm:
-    """Convolutions and gradients in bfloat16, of the compiled library."""
+    """The compiled library's bfloat16 convolutions and their gradients."""
 
     dtype = torch.bfloat16
     block = BLOCK
@@ -50,18 +50,18 @@ class Bf16Gemm:
         self._few_channel_gradient = bind(library, "thin_gradient", 3, 9)
 
     def computes(self, x: Tensor) -> bool:
-        """Return whether convolutions of `x` are computed in bfloat16 here."""
+        """Return whether a convolution of `x` computes in the precision of this class: see `computes_in_bf16`."""
         return computes_in_bf16(x)
 
     def supports_winograd(self, kernel: int, dilation: int) -> bool:
-        """Return whether `winograd_convolve` supports such a convolution."""
+        """Return whether `winograd_convolve` supports this side of a square kernel with this dilation."""
         return kernel in (3, 5, 7)
 
     def winograd_weights(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the transformed `(O, C, K, K)` weights, and the mirrored ones for the gradient of the image.
+        """Return the Winograd transform of `(O, C, K, K)` weights, and of mirrored ones for the gradient of the input.
 
-        K is 3, 5 or 7. The transform is G g G^T (Lavin & Gray 2016, equation 8), in the order that `winograd_convolve`
-        reads.
+        K is 3, 5 or 7. The transform is G g G^T (Lavin & Gray 2016, equation 8), in the memory layout that
+        `winograd_convolve` reads.
         """
         out, channels, kernel, _ = weight.shape
         weight = weight.detach().float().permute(0, 2, 3, 1).contiguous()
@@ -85,17 +85,15 @@ class Bf16Gemm:
         dilation: int = 1,
         pad: int = 0,
     ) -> Tensor:
-        """Return the convolution of `x`: `(N, out, H + 2 pad - reach, W + 2 pad - reach)`.
-
-        `reach` is `(kernel - 1) * dilation`.
+        """Return the convolution of `x`, `(N, out, H + 2 pad - reach, W + 2 pad - reach)`.
 
         x: `(N, C, H, W)`
         weight: a result of `winograd_weights`
         bias: `(out,)` float32
-        out: number of output features
-        kernel: side of the kernel
-        dilation: of the kernel
-        pad: zeros around `x`, a multiple of `dilation`
+        out: number of output channels
+        kernel: side of the kernel: 3, 5 or 7; `reach` is `(kernel - 1) * dilation`
+        dilation: distance between the pixels that the kernel reads
+        pad: number of zeros on each side of `x`, a multiple of `dilation`
         """
         (n, c, h, w), margin = x.shape, 2 * pad - (kernel - 1) * dilation
         result = empty_channels_last(n, out, h + margin, w + margin, dtype=torch.bfloat16)
@@ -104,9 +102,9 @@ class Bf16Gemm:
         return result
 
     def winograd_gradient(self, x: Tensor, g: Tensor, *, kernel: int, dilation: int = 1) -> Tensor:
-        """Return the float32 gradient of `(O, C, kernel, kernel)` weights of `winograd_convolve` without padding.
+        """Return the float32 gradient of the weights of `winograd_convolve` with `pad` 0, `(O, C, kernel, kernel)`.
 
-        `x` is the image, `g` the gradient of the result, `(N, O, H - reach, W - reach)`.
+        `x` is the input, `g` the gradient of the output, `(N, O, H - reach, W - reach)`.
         """
         n, c, h, w = x.shape
         result = empty_channels_last(g.shape[1], c, kernel, kernel, dtype=torch.float32)
@@ -115,7 +113,7 @@ class Bf16Gemm:
         return result
 
     def weight_gradient(self, x: Tensor, g: Tensor, *, kernel: int, stride: int, padding: int) -> Tensor:
-        """Return the float32 gradient of `(O, C, kernel, kernel)` weights; `g` is the gradient of the result."""
+        """Return the float32 gradient of `(O, C, kernel, kernel)` weights from input `x` and output gradient `g`."""
         (n, c, h, w), (_, out, rows, columns) = x.shape, g.shape
         result = empty_channels_last(out, c, kernel, kernel, dtype=torch.float32)
         pointers, sizes = (x.data_ptr(), g.data_ptr(), result.data_ptr()), (n, h, w, c, rows, columns, out)
@@ -123,7 +121,7 @@ class Bf16Gemm:
         return result
 
     def few_channel_convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, pad: int = 0) -> Tensor:
-        """Return `F.conv2d(x, weight, bias, padding=pad)` for a square kernel, at most 4 outputs, float32 `bias`."""
+        """Return `F.conv2d(x, weight, bias, padding=pad)` for a square kernel, 1 to 4 outputs, float32 `bias`."""
         (n, features, h, w), (out, _, kernel, _) = x.shape, weight.shape
         columns = -(kernel * kernel * out // -BLOCK) * BLOCK
         flat = weight.float().permute(1, 2, 3, 0).reshape(features, -1)
@@ -137,8 +135,8 @@ class Bf16Gemm:
     def few_channel_gradient(self, features: Tensor, image: Tensor, *, kernel: int, pad: int) -> Tensor:
         """Return the weight gradient `(kernel, kernel, C, F)` in float32.
 
-        Its value at (i, j) is the sum over positions (y, x) of the features `(N, F, h, w)` times the image
-        `(N, C, H, W)` at (y + i - pad, x + j - pad); the image is 0 outside.
+        At (i, j) it is the sum over all (y, x) of the features `(N, F, h, w)` at (y, x) times the image `(N, C, H, W)`
+        at (y + i - pad, x + j - pad), which is 0 outside its bounds.
         """
         (n, c, h, w), (_, count, rows, columns) = image.shape, features.shape
         sums = torch.empty(kernel, kernel, c, count)

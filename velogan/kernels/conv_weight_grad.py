@@ -1,4 +1,4 @@
-"""Compute convolutions with a native gradient of the weights, for which libraries take up to twice as long."""
+"""Compute convolutions whose weight gradient is native, since PyTorch's takes up to twice as long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from velogan.kernels.norms import to_channels_last
 
 
 def fits_conv_weight_grad(layer: nn.Module, block: int = BLOCK) -> TypeGuard[nn.Conv2d | nn.ConvTranspose2d]:
-    """Return whether `weight_gradient`, for channels in multiples of `block`, supports `layer`."""
+    """Return whether `ConvWeightGrad` supports `layer`; numbers of channels must be multiples of `block`."""
     return (
         isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))
         and layer.in_channels % block == layer.out_channels % block == 0
@@ -53,8 +53,8 @@ class _ConvolutionOp(torch.autograd.Function):
         g, dx = to_channels_last(grads[0].to(ctx.gemm.dtype)), None
         dweight = None
         if ctx.needs_input_grad[0]:
-            only_image = [True, False, False]
-            dx = torch.ops.aten.convolution_backward(g, image, weight, None, *ctx.geometry, only_image)[0].to(ctx.dtype)
+            only_input = [True, False, False]
+            dx = torch.ops.aten.convolution_backward(g, image, weight, None, *ctx.geometry, only_input)[0].to(ctx.dtype)
         if ctx.needs_input_grad[1]:
             (stride, _), (padding, _), _, transposed, *_ = ctx.geometry
             pair = (g, image) if transposed else (image, g)

@@ -1,9 +1,9 @@
-"""Compute convolutions between an image of few channels and many features, for which CPU libraries are slow.
+"""Compute convolutions between an image of few channels and many features, for which PyTorch is slow on CPUs.
 
-In bfloat16 they are native if possible (`thin.cpp`). Otherwise a convolution to an image is computed row by row of its
-kernel, and the gradients are expressed as convolutions that run at forward speed: the gradient of the image is a
-convolution with the mirrored weights; the gradient of the weights exchanges the roles of image and features.
-For 64 features, 3 channels and 7x7 both together are four times as fast as the library's (benchmarks/LOG.md).
+In bfloat16 they are native if possible (`thin.cpp`). Otherwise a float32 convolution to an image is the sum of one
+convolution for each row of its kernel; the gradient of the input is a convolution with mirrored weights; and the
+gradient of the weights exchanges the roles of image and features. For 64 features, 3 channels and 7x7 kernels both
+gradients together are four times as fast as PyTorch's (benchmarks/LOG.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_IMAGE_CHANNELS = 8
 """An input or output with at most this many channels counts as an image."""
 
 MAX_NATIVE_IMAGE_CHANNELS = 4
-"""The same limit for the native code."""
+"""Maximum number of image channels that the native code supports."""
 
 
 def is_few_channel_conv(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
@@ -36,7 +36,7 @@ def is_few_channel_conv(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
 
 
 def few_channel_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, gemm: Bf16Gemm | None = None) -> Tensor:
-    """Return `F.conv2d(x, weight, bias)`, faster; in bfloat16 under a bfloat16 autocast; no second derivatives."""
+    """Return `F.conv2d(x, weight, bias)`, also under autocast; `gemm`: used if possible. No second derivatives."""
     dtype = torch.bfloat16 if computes_in_bf16(x) else x.dtype
     image_channels, features = sorted(weight.shape[:2])
     if dtype != torch.bfloat16 or image_channels > MAX_NATIVE_IMAGE_CHANNELS or features % BLOCK:
@@ -71,7 +71,7 @@ class _FewChannelConv(torch.autograd.Function):
             else:
                 dx = F.conv2d(g, mirrored.to(g.dtype), padding=reach)
         if ctx.needs_input_grad[1]:
-            gradient = ctx.gemm.few_channel_gradient if ctx.gemm else _library_gradient
+            gradient = ctx.gemm.few_channel_gradient if ctx.gemm else _torch_gradient
             if _outputs_image(weight):
                 dweight = gradient(x, g, kernel=reach + 1, pad=reach).permute(2, 3, 0, 1).flip(2, 3)
             else:
@@ -86,9 +86,9 @@ def _outputs_image(weight: Tensor) -> bool:
 
 
 def _convolve_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, pad: int = 0) -> Tensor:
-    """Return `F.conv2d(x, weight, bias, padding=pad)`: the sum of convolutions by each row of the kernel.
+    """Return `F.conv2d(x, weight, bias, padding=pad)` as the sum of a convolution for each row of the kernel.
 
-    From many features to few channels this takes half the time of the library's convolution.
+    From many features to few channels this takes half the time of PyTorch's convolution.
     """
     out, features, count, width = weight.shape
     rows = weight.permute(2, 0, 1, 3).reshape(count * out, features, 1, width)
@@ -100,8 +100,8 @@ def _convolve_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, pad
     return result if bias is None else result.add_(bias[:, None, None])
 
 
-def _library_gradient(features: Tensor, image: Tensor, *, kernel: int, pad: int) -> Tensor:
-    """Return the same as `Bf16Gemm.few_channel_gradient`, in the type of the images."""
+def _torch_gradient(features: Tensor, image: Tensor, *, kernel: int, pad: int) -> Tensor:
+    """Return the gradient of `Bf16Gemm.few_channel_gradient`, computed by PyTorch in the dtype of `features`."""
     weight = features.new_empty(features.shape[1], image.shape[1], kernel, kernel)
     only_weight, padding = [False, True, False], [pad, pad]
     _, gradient, _ = torch.ops.aten.convolution_backward(

@@ -1,7 +1,7 @@
-"""Bind native convolutions and gradients, built from float32 matrix products, for any CPU.
+"""Bind native float32 convolutions and their gradients, by matrix products, for any CPU.
 
 They replace `Bf16Gemm` on CPUs on which bfloat16 is slow: 3x3 convolutions by Winograd's algorithm F(4x4, 3x3),
-with a quarter of the multiplications, and weight gradients, for which libraries are slow on channels-last images. Sums
+with a quarter of the multiplications, and weight gradients, for which PyTorch is slow on channels-last images. Sums
 do not depend on the number of threads. Images are `(N, C, H, W)` float32, dense and channels-last.
 """
 
@@ -18,19 +18,19 @@ from velogan.kernels.norms import empty_channels_last
 
 
 def load_fp32_gemm(cache: Path) -> Fp32Gemm | None:
-    """Return the native code, compiled into `cache` if needed; None without a compiler."""
+    """Load the native code, compiled into `cache` if needed; None if that fails."""
     library = load_library("fp32_gemm", cache=cache)
     return None if library is None else Fp32Gemm(library)
 
 
 class Fp32Gemm:
-    """Convolutions and gradients in float32, of the compiled library."""
+    """The compiled library's float32 convolutions and their gradients."""
 
     dtype = torch.float32
     block = 32
-    """The number of features must be a multiple of this, except for Winograd's."""
+    """Numbers of channels must be multiples of this, except in Winograd convolutions."""
     min_useful_channels = 64
-    """With fewer features the gain is so small that two measurements may disagree, and equal runs would differ."""
+    """With fewer channels the gain is so small that repeated measurements, and so repeated runs, might differ."""
 
     def __init__(self, library: ctypes.CDLL):
         self._size = library.winograd32_size
@@ -41,17 +41,17 @@ class Fp32Gemm:
         self._weight_gradient = bind(library, "weight_gradient32", 3, 10)
 
     def computes(self, x: Tensor) -> bool:
-        """Return whether convolutions of `x` are computed in float32 here."""
+        """Return whether a convolution of `x` computes in float32: by its dtype, and without a CPU autocast."""
         return x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
     def supports_winograd(self, kernel: int, dilation: int) -> bool:
-        """Return whether `winograd_convolve` supports such a convolution."""
+        """Return whether `winograd_convolve` supports this side of a square kernel with this dilation."""
         return (kernel, dilation) == (3, 1)
 
     def winograd_weights(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `(O, C, 3, 3)` weights for `winograd_convolve`, and the mirrored ones for the gradient of the image.
+        """Return `(O, C, 3, 3)` weights for `winograd_convolve`, and the mirrored ones for the gradient of the input.
 
-        They are transformed at each use, since the transformed weights have four times the size.
+        `winograd_convolve` transforms them in each call, since transformed weights are four times as large.
         """
         weight = weight.detach()
         return weight, weight.flip(2, 3).transpose(0, 1)
@@ -67,7 +67,7 @@ class Fp32Gemm:
         dilation: int = 1,
         pad: int = 0,
     ) -> Tensor:
-        """Return `F.conv2d(x, weight, bias, padding=pad)` with `out` features; `weight` is from `winograd_weights`."""
+        """Return `F.conv2d(x, weight, bias, padding=pad)` with `out` channels; `weight` is from `winograd_weights`."""
         assert self.supports_winograd(kernel, dilation)
         (n, c, h, w), (o, i, *taps) = x.shape, weight.stride()
         threads = torch.get_num_threads()
@@ -79,7 +79,7 @@ class Fp32Gemm:
         return result if bias is None else result.add_(bias[:, None, None])
 
     def winograd_gradient(self, x: Tensor, g: Tensor, *, kernel: int = 3, dilation: int = 1) -> Tensor:
-        """Return the gradient of `(O, C, 3, 3)` weights from image `x` and gradient `g`, `(N, O, H - 2, W - 2)`."""
+        """Return the gradient of `(O, C, 3, 3)` weights; `x`: input, `g`: output gradient, `(N, O, H - 2, W - 2)`."""
         assert self.supports_winograd(kernel, dilation)
         (n, c, h, w), out = x.shape, g.shape[1]
         result = empty_channels_last(out, c, 3, 3, dtype=torch.float32)
@@ -88,7 +88,7 @@ class Fp32Gemm:
         return result
 
     def weight_gradient(self, x: Tensor, g: Tensor, *, kernel: int, stride: int, padding: int) -> Tensor:
-        """Return the gradient of `(O, C, kernel, kernel)` weights from image `x` and the result's gradient `g`."""
+        """Return the gradient of `(O, C, kernel, kernel)` weights from the input `x` and output gradient `g`."""
         (n, c, h, w), (_, out, rows, columns) = x.shape, g.shape
         result = empty_channels_last(out, c, kernel, kernel, dtype=torch.float32)
         pointers, sizes = (x.data_ptr(), g.data_ptr(), result.data_ptr()), (n, h, w, c, rows, columns, out)

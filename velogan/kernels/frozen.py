@@ -1,6 +1,6 @@
-"""Compute feature networks of inverted residual blocks with frozen weights natively in bfloat16.
+"""Compute frozen feature networks, made of inverted residual blocks, natively in bfloat16.
 
-Weights are cast and packed once; bias, ReLU6, residual add and the derivative of ReLU6 are part of the convolutions
+Weights are cast and packed once. Bias, ReLU6, residual add and the derivative of ReLU6 are part of the convolutions
 (`frozen.cpp`), which need no padded copies. One autograd operation represents the complete network, and its backward
 pass computes the gradient of the images only.
 """
@@ -28,7 +28,7 @@ _MAX_STEM_INPUTS = 112  # inputs of each output of the first convolution
 
 
 class FrozenMaps(nn.Module):
-    """Computes `net`, of kind "maps", natively under a bfloat16 autocast; else calls it. No second derivatives."""
+    """Computes the feature network `net` natively under a bfloat16 autocast, else calls it; no second derivatives."""
 
     def __init__(self, net: nn.Module, gemm: Bf16Gemm):
         super().__init__()
@@ -42,7 +42,7 @@ class FrozenMaps(nn.Module):
 
 
 class FrozenMix(nn.Module):
-    """Computes `net`, of kind "mix", natively under a bfloat16 autocast; else calls it. No second derivatives."""
+    """Computes `net`, a mixing of maps, natively under a bfloat16 autocast, else calls it; no second derivatives."""
 
     def __init__(self, net: nn.Module, gemm: Bf16Gemm):
         super().__init__()
@@ -60,7 +60,7 @@ class FrozenMix(nn.Module):
         return list(_Mix.apply(across, down, *(part.bfloat16() for part in maps)))  # pyright: ignore[reportArgumentType]
 
     def _pointwise(self, kind: Literal["across", "down"], number: int) -> _Pointwise:
-        """Return the packed convolution, packed again if a checkpoint has changed its weights."""
+        """Return the packed convolution `kind` of map `number`; pack it again if its weights have changed."""
         weight = cast(Any, self._net[0]).weight(kind, number)
         version = (weight.data_ptr(), weight._version)
         entry = self._packed.get((kind, number))
@@ -70,7 +70,7 @@ class FrozenMix(nn.Module):
 
 
 def fits_frozen(net: nn.Module) -> bool:
-    """Return whether `FrozenMaps` can compute `net`: frozen, of the kind "maps", with supported numbers of channels."""
+    """Return whether `FrozenMaps` supports `net`: a feature network, frozen, with supported channels and kernels."""
     if forward_kind_of(net) != "maps" or any(weight.requires_grad or weight.is_meta for weight in net.parameters()):
         return False
     features = cast(Any, net).net
@@ -88,7 +88,7 @@ def _taps(conv: nn.Conv2d) -> int:
 
 
 class _Pointwise:
-    """A 1x1 convolution, followed by ReLU6 or a residual add, and the gradient of its input."""
+    """A 1x1 convolution, with an optional ReLU6 or residual add after it, and the gradient of its input."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, library: ctypes.CDLL):
         """Pack the weights, `(outputs, inputs)`."""
@@ -101,14 +101,14 @@ class _Pointwise:
         return self._product(x, self._weight, self.outputs, bias=self._bias, addend=residual, relu6=relu6)
 
     def input_gradient(
-        self, grad_out: Tensor, *, relu6_input: Tensor | None = None, accumulate: Tensor | None = None
+        self, grad_out: Tensor, *, relu6_output: Tensor | None = None, accumulate: Tensor | None = None
     ) -> Tensor:
         """Return the gradient of the input.
 
-        relu6_input: the input, if it is the result of a ReLU6
+        relu6_output: the input, if it is the output of a ReLU6, whose derivative is then included
         accumulate: another gradient of the input, which is added
         """
-        return self._product(grad_out, self._transposed, self.inputs, relu6_input=relu6_input, addend=accumulate)
+        return self._product(grad_out, self._transposed, self.inputs, relu6_output=relu6_output, addend=accumulate)
 
     def _product(
         self,
@@ -117,19 +117,19 @@ class _Pointwise:
         outputs: int,
         *,
         bias: Tensor | None = None,
-        relu6_input: Tensor | None = None,
+        relu6_output: Tensor | None = None,
         addend: Tensor | None = None,
         relu6: bool = False,
     ) -> Tensor:
         n, inputs, h, w = x.shape
         out = empty_channels_last(n, outputs, h, w, dtype=torch.bfloat16)
-        pointers = [data_pointer(tensor) for tensor in (x, weight, bias, relu6_input, addend, out)]
+        pointers = [data_pointer(tensor) for tensor in (x, weight, bias, relu6_output, addend, out)]
         self._run(*pointers, n * h * w, inputs, outputs, relu6, torch.get_num_threads())
         return out
 
 
 class _Depthwise:
-    """A depthwise convolution, followed by ReLU6, and the gradient of its input."""
+    """A depthwise convolution with a ReLU6 after it, and the gradient of its input."""
 
     def __init__(self, conv: nn.Conv2d, library: ctypes.CDLL):
         self.kernel, self.stride = conv.kernel_size[0], conv.stride[0]
@@ -140,29 +140,29 @@ class _Depthwise:
     def __call__(self, x: Tensor) -> Tensor:
         n, c, h, w = x.shape
         out = empty_channels_last(n, c, -(-h // self.stride), -(-w // self.stride), dtype=torch.bfloat16)
-        self._launch(x, out, bias=self._bias, relu6_input=None, pads=self._pads(h, w))
+        self._launch(x, out, bias=self._bias, relu6_output=None, pads=self._pads(h, w))
         return out
 
-    def input_gradient(self, grad_out: Tensor, *, relu6_input: Tensor) -> Tensor:
-        """Return the gradient of the input, which is the result of a ReLU6."""
-        out = empty_channels_last(*relu6_input.shape, dtype=torch.bfloat16)
-        self._launch(grad_out, out, bias=None, relu6_input=relu6_input, pads=self._pads(*relu6_input.shape[2:]))
+    def input_gradient(self, grad_out: Tensor, *, relu6_output: Tensor) -> Tensor:
+        """Return the gradient of the input `relu6_output`, the output of a ReLU6, whose derivative is included."""
+        out = empty_channels_last(*relu6_output.shape, dtype=torch.bfloat16)
+        self._launch(grad_out, out, bias=None, relu6_output=relu6_output, pads=self._pads(*relu6_output.shape[2:]))
         return out
 
     def _pads(self, h: int, w: int) -> tuple[int, int]:
         return _padding_before(h, self.kernel, self.stride), _padding_before(w, self.kernel, self.stride)
 
     def _launch(
-        self, x: Tensor, out: Tensor, *, bias: Tensor | None, relu6_input: Tensor | None, pads: tuple[int, int]
+        self, x: Tensor, out: Tensor, *, bias: Tensor | None, relu6_output: Tensor | None, pads: tuple[int, int]
     ) -> None:
         (n, c, h, w), (rows, columns) = x.shape, out.shape[2:]
-        pointers = [data_pointer(tensor) for tensor in (x, self._weight, bias, relu6_input, out)]
-        sizes = (n, h, w, c, rows, columns, self.kernel, self.stride, *pads, relu6_input is not None)
+        pointers = [data_pointer(tensor) for tensor in (x, self._weight, bias, relu6_output, out)]
+        sizes = (n, h, w, c, rows, columns, self.kernel, self.stride, *pads, relu6_output is not None)
         self._run(*pointers, *sizes, torch.get_num_threads())
 
 
 class _Stem:
-    """The first convolution, of float32 images * `scale` + `shift`, with ReLU6, and the gradient of the images."""
+    """The first convolution, of float32 images * `scale` + `shift`, with a ReLU6, and the gradient of the images."""
 
     def __init__(self, conv: nn.Conv2d, *, scale: float, shift: float, library: ctypes.CDLL):
         self.kernel, self.stride = conv.kernel_size[0], conv.stride[0]
@@ -185,7 +185,7 @@ class _Stem:
         return self._pointwise(patches, relu6=True)
 
     def input_gradient(self, grad_out: Tensor, shape: torch.Size) -> Tensor:
-        """Return the gradient of images of `shape`."""
+        """Return the gradient of the images, which have `shape`."""
         out = empty_channels_last(*shape, dtype=torch.float32)
         sizes = (*self._sizes(shape, grad_out.shape), self.depth, grad_out.shape[1], self.scale)
         pointers = (grad_out.data_ptr(), self._transposed.data_ptr(), out.data_ptr())
@@ -211,7 +211,7 @@ class _PackedNetwork:
     stem: _Stem
     blocks: tuple[_InvertedBlock, ...]
     map_blocks: tuple[int, ...]
-    """Indices of the blocks whose results are the maps."""
+    """Indices of the blocks whose outputs are the feature maps."""
 
 
 @lru_cache(maxsize=2)
@@ -238,19 +238,19 @@ def _pack_network(net: nn.Module, library: ctypes.CDLL) -> _PackedNetwork:
 
 
 def _pack(matrix: Tensor) -> Tensor:
-    """Return a matrix `(k, columns)` in the layout of `frozen_pointwise`: vectors of columns, two rows interleaved."""
+    """Pack a matrix `(k, columns)` for `frozen_pointwise`: 16 columns at a time, with pairs of rows interleaved."""
     k, columns = matrix.shape
     wide = F.pad(matrix.detach().float(), (0, -columns % _LANES)).view(k // 2, 2, -1, _LANES)
     return wide.permute(2, 0, 3, 1).contiguous().bfloat16()
 
 
 def _padding_before(side: int, kernel: int, stride: int) -> int:
-    """Return the zeros before a side in TensorFlow's padding "same"."""
+    """Return the number of zeros before the first pixel of a side under TensorFlow's padding "same"."""
     return max((-(-side // stride) - 1) * stride + kernel - side, 0) // 2
 
 
 class _Maps(torch.autograd.Function):
-    """The complete network; it saves the results of every ReLU6 for the backward pass."""
+    """A packed network as one operation, which saves the output of every ReLU6 for the backward pass."""
 
     @staticmethod
     def forward(ctx, images: Tensor, network: _PackedNetwork):
@@ -284,8 +284,8 @@ class _Maps(torch.autograd.Function):
                 g = extra if g is None else g + extra
             if g is None:  # no map after this block has a gradient
                 continue
-            inner = block.project.input_gradient(g, relu6_input=filtered)
-            inner = block.depthwise.input_gradient(inner, relu6_input=expanded)
+            inner = block.project.input_gradient(g, relu6_output=filtered)
+            inner = block.depthwise.input_gradient(inner, relu6_output=expanded)
             if block.expand is not None:
                 inner = block.expand.input_gradient(inner, accumulate=g if block.skips else None)
             g = inner
@@ -293,7 +293,7 @@ class _Maps(torch.autograd.Function):
 
 
 class _Mix(torch.autograd.Function):
-    """The mixing of maps: `down[i]` leads from map i + 1 to map i."""
+    """The mixing of maps as one operation: map i becomes across[i](map i) + upsampled down[i](mixed map i + 1)."""
 
     @staticmethod
     def forward(ctx, across: list[_Pointwise], down: list[_Pointwise], *maps: Tensor):

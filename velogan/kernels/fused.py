@@ -38,13 +38,13 @@ from velogan.kernels.winograd import WinogradTrainingConv, fits_winograd, winogr
 from velogan.types import forward_kind_of
 
 NativeGemm = Bf16Gemm | Fp32Gemm
-"""The native convolutions in bfloat16, or those in float32."""
+"""The native convolutions, in bfloat16 or in float32."""
 
 
 class Fused(PlannedNetwork):
-    """`net` with fused steps: same weights, same result up to rounding, no second derivatives.
+    """Computes `net` by fused steps: same weights, same output up to rounding, no second derivatives.
 
-    With `gemm`, convolutions in its precision are native if that is faster. Modules of unknown `forward_kind` are
+    With `gemm`, all convolutions that it supports are native, in its precision. Modules of unknown `forward_kind` are
     called unchanged. For `recompute` and hooks see `PlannedNetwork`.
     """
 
@@ -56,10 +56,10 @@ class Fused(PlannedNetwork):
 
 
 def to_native(net: nn.Module, *, kernels: NormKernels, gemm: NativeGemm | None, recompute: bool = False) -> nn.Module:
-    """Return `net` computed by native kernels as far as possible.
+    """Return a module that computes `net` by native kernels as far as possible.
 
-    Frozen features become `FrozenMaps`; their mixing becomes `FrozenMix`; other networks become `Fused`, which takes
-    `recompute`.
+    It is `FrozenMaps` for a frozen feature network, `FrozenMix` for the mixing of its maps, else `Fused`, to which
+    `recompute` is passed.
     """
     kind = forward_kind_of(net)
     if kind == "maps":
@@ -72,8 +72,8 @@ def to_native(net: nn.Module, *, kernels: NormKernels, gemm: NativeGemm | None, 
 class _Planner:
     """Turns layers into steps: the first fusion rule that matches the next layers builds a step for them.
 
-    A rule returns the step for a layer with its token, or None if it does not match. It removes from `_remaining`, the
-    layers after this one, the others that the step computes. `gemm` is None if the library's convolutions are faster.
+    A rule returns a step for a layer, with its token, or None if it does not match. If the step computes layers after
+    this one, too, the rule removes them from `_remaining`. `gemm` is None if PyTorch's convolutions are faster.
     """
 
     def __init__(self, layers: Iterable[nn.Module], kernels: NormKernels, gemm: NativeGemm | None):
@@ -99,7 +99,7 @@ class _Planner:
         norm_cancels_bias = bool(self._remaining) and _is_plain_norm(self._remaining[0])
         has_bias = layer.bias is not None and not norm_cancels_bias
         if self._kernels.on_gpu:
-            return layer, as_step(_library_convolution(layer, has_bias=has_bias))
+            return layer, as_step(_torch_convolution(layer, has_bias=has_bias))
         return layer, as_step(_cpu_convolution(layer, self._gemm, has_bias=has_bias))
 
     def _mixture(self, layer: nn.Module) -> TokenStep | None:
@@ -123,7 +123,7 @@ class _Planner:
         return layer, self._consume_epilogue(self._kernels.epilogue)
 
     def _consume_epilogue(self, kernel: Callable[..., tuple[Tensor, Tensor]]) -> PlanStep:
-        """Return the step of one call of `kernel`; remove its layers: activation or residual add, then padding."""
+        """Return a step that calls `kernel`; remove the layers in it: activation or residual add, then padding."""
         slope, has_residual = 1.0, self._remaining[:1] == [RESIDUAL_END]
         pad = 0
         if has_residual:
@@ -140,7 +140,7 @@ class _Planner:
         return step
 
     def _padding_index(self) -> int | None:
-        """Return the index of a uniform padding that comes next, perhaps after the start of a residual branch."""
+        """Return the index of a uniform padding that comes next, or next after RESIDUAL_START; else None."""
         index = int(self._remaining[:1] == [RESIDUAL_START])
         return index if len(self._remaining) > index and _is_uniform_padding(self._remaining[index]) else None
 
@@ -167,11 +167,11 @@ def _cpu_convolution(
     if is_few_channel_conv(layer):
         bf16_gemm = gemm if isinstance(gemm, Bf16Gemm) else None
         return lambda x: few_channel_conv2d(x, layer.weight, layer.bias if has_bias else None, bf16_gemm)
-    return _library_convolution(layer, has_bias=has_bias)
+    return _torch_convolution(layer, has_bias=has_bias)
 
 
-def _library_convolution(layer: nn.Conv2d | nn.ConvTranspose2d, *, has_bias: bool) -> Callable[[Tensor], Tensor]:
-    """Return a function that computes `layer` by the library, with its bias if `has_bias`."""
+def _torch_convolution(layer: nn.Conv2d | nn.ConvTranspose2d, *, has_bias: bool) -> Callable[[Tensor], Tensor]:
+    """Return a function that computes `layer` by PyTorch, with its bias if `has_bias`."""
     if has_bias:
         return layer
     if isinstance(layer, nn.ConvTranspose2d):
@@ -184,7 +184,7 @@ def _library_convolution(layer: nn.Conv2d | nn.ConvTranspose2d, *, has_bias: boo
 
 
 def _reads_every_second_pixel(layer: nn.Conv2d) -> bool:
-    """Return whether `layer` reads only every second pixel: a convolution of those without dilation is faster."""
+    """Return whether `layer` reads every second pixel only, so that an undilated convolution of those is faster."""
     has_even_padding = not isinstance(layer.padding, str) and all(side % 2 == 0 for side in layer.padding)
     return has_even_padding and layer.stride == layer.dilation == (2, 2)
 
@@ -198,9 +198,9 @@ def _native_convolution(
 
 
 def training_speedup(layer: nn.Conv2d, gemm: NativeGemm) -> float:
-    """Return how many times faster `layer` is with `gemm` than with the library, forward and backward.
+    """Return how many times faster `layer` is with `gemm` than with PyTorch, forward and backward.
 
-    Both use the precision of `gemm`; see `measure_speedup`. 0 if `gemm` cannot compute the layer.
+    Both use the precision of `gemm`; see `measure_speedup`. 0 if `gemm` does not support the layer.
     """
     native = _native_convolution(layer.to(memory_format=torch.channels_last), gemm)  # pyright: ignore[reportCallIssue]
     if native is None:

@@ -1,8 +1,8 @@
-"""Speed up a generator for translation: another network with copies of the weights, without gradients.
+"""Speed up a generator for translation, by a copy of it that computes no gradients.
 
-It combines three methods, each only if it is faster: bfloat16, except in the last convolution, whose rounding would be
-visible; norm, activation, residual and padding in one native pass (`fused.py`); Winograd's algorithm for the
-convolutions of residual blocks (`winograd.py`).
+The copy combines three methods: bfloat16, if that is faster, except in the last convolution, whose rounding would be
+visible; norm, activation, residual add and padding in one native pass (`fused.py`); Winograd's algorithm for
+convolutions that it makes faster (`winograd.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Accelerator:
     def __call__(self, net: nn.Module, *, rounded: bool) -> nn.Module:
         """Return a faster copy of `net`, which is in eval mode: `(B, C, H, W)` float32 to float32.
 
-        `rounded` says that the result will be rounded to 8 bits, so bfloat16 may be used if every module of `net`
+        `rounded`: whether the output will be rounded to 8 bits; then bfloat16 may be used, if every module of `net`
         declares its `forward_kind`.
         """
         layout = torch.contiguous_format if self._device.type == "mps" else torch.channels_last
@@ -56,7 +56,7 @@ class Accelerator:
         return _CastInput(fast, torch.bfloat16 if in_bf16 else torch.float32, layout)
 
     def dtype(self, *, rounded: bool) -> torch.dtype:
-        """Return the type of convolutions: bfloat16 if the result will be rounded and bfloat16 is faster here."""
+        """Return the dtype of convolutions: bfloat16 if the output will be rounded and bfloat16 is faster here."""
         if rounded and not self._precision:
             with torch.inference_mode(False), torch.enable_grad():
                 self._precision = precision_for(self._device)[0]

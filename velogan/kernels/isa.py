@@ -1,4 +1,4 @@
-"""Compile native code for levels of CPU instructions (ISA): for all levels when a wheel is built, or for this machine.
+"""Compile native code for levels of CPU instructions (ISA): all levels for a wheel, else the level of this machine.
 
 A library has a plain C interface and does not depend on torch or Python, so one file serves all versions of both.
 """
@@ -71,7 +71,7 @@ def find_prebuilt(name: str) -> list[Path]:
 
 
 def compile_command(compiler: str, name: str, *, level: str | None) -> list[str]:
-    """Return the command, without `-o FILE`, that compiles the library `name` for a level; None is this machine."""
+    """Return the command, without `-o FILE`, that compiles the library `name` for `level`; None: this machine."""
     machine = "-march=native" if level is None else ISA_LEVELS[level].options
     return [compiler, *_OPTIONS.split(), *machine.split(), *(str(HERE / source) for source in LIBRARIES[name])]
 

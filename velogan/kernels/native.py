@@ -1,8 +1,8 @@
 """Load native CPU code, and bind its fused operation of norm, activation, residual add and padding.
 
-The code comes compiled with a wheel, or is compiled once with the machine's g++. torch.compile would fuse the same
-operations, but compiles for a hundred seconds; g++ takes one. Without either, `load_kernels` returns None and the plain
-layers run.
+The code comes compiled with a wheel, or is compiled once by g++ on this machine. If neither is possible, `load_kernels`
+returns None and the plain layers run. torch.compile would fuse the same operations, but compiles for a hundred seconds;
+g++ takes one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from velogan.kernels.norms import NormKernels, Saved, empty_channels_last
 
 
 def load_kernels(cache: Path) -> NormKernels | None:
-    """Return the kernels, compiled into `cache` if needed; None if they cannot be compiled or loaded."""
+    """Load the fused norms for CPUs, compiled into `cache` if needed; None if they cannot be compiled or loaded."""
     library = load_library("norms", cache=cache)
     return None if library is None else CppNorms(library)
 
@@ -35,7 +35,7 @@ def load_kernels(cache: Path) -> NormKernels | None:
 def load_library(name: str, *, cache: Path) -> ctypes.CDLL | None:
     """Load a library of `isa.LIBRARIES` from the wheel, or compile it for this machine into `cache`.
 
-    Returns None if there is neither. Raises ValueError if other users may write to `cache` or the library
+    Returns None if both are impossible. Raises ValueError if other users may write to `cache` or the library
     (`files.create_private_folder`), or if VELOGAN_CPU_LEVEL is wrong.
     """
     for file in find_prebuilt(name):
@@ -45,10 +45,10 @@ def load_library(name: str, *, cache: Path) -> ctypes.CDLL | None:
     if not compiler or platform.machine() not in ("x86_64", "AMD64", "aarch64"):
         return None
     command = compile_command(compiler, name, level=os.environ.get(LEVEL_VARIABLE) or None)
-    recipe = f"{command} {platform.processor()} {cpu_flags()}".encode()
+    hash_input = f"{command} {platform.processor()} {cpu_flags()}".encode()
     for source in (*(HERE / source for source in LIBRARIES[name]), *sorted(HERE.glob("*.h"))):
-        recipe += source.read_bytes()
-    library = cache / f"{name}-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
+        hash_input += source.read_bytes()
+    library = cache / f"{name}-{hashlib.sha256(hash_input).hexdigest()[:16]}.so"
     try:
         create_private_folder(cache)
         if not library.exists():
@@ -59,10 +59,10 @@ def load_library(name: str, *, cache: Path) -> ctypes.CDLL | None:
         return None
 
 
-def bind(library: ctypes.CDLL, name: str, pointers: int, sizes: int) -> Callable[..., None]:
-    """Return the function `name` with typed arguments: `pointers` tensors, `sizes` integers, the number of threads."""
+def bind(library: ctypes.CDLL, name: str, pointer_count: int, size_count: int) -> Callable[..., None]:
+    """Return the C function `name`, which takes tensors by pointer, then integers, then the number of threads."""
     function = getattr(library, name)
-    function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_int64] * sizes + [ctypes.c_int]
+    function.argtypes = [ctypes.c_void_p] * pointer_count + [ctypes.c_int64] * size_count + [ctypes.c_int]
     return function
 
 

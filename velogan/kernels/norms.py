@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 Saved = tuple[Tensor, Tensor, Tensor]
-"""What the backward pass of a norm needs: the input, and its mean and reciprocal deviation `(N, C)`."""
+"""The tensors that the backward pass needs: the input, its mean and its reciprocal standard deviation, `(N, C)`."""
 
 
 class NormKernels(ABC):
@@ -28,8 +28,8 @@ class NormKernels(ABC):
 
         x: `(N, C, H, W)`, normalised per image and channel (Ulyanov et al. 2016, eq. 4)
         residual: `(N, C, H, W)`, added instead of an activation
-        slope: of the leaky ReLU; 0 is ReLU, 1 is no activation
-        pad: pixels of reflection padding
+        slope: negative slope of the leaky ReLU; 0 is ReLU, 1 is no activation
+        pad: pixels of reflection padding on each side
         eps: added to the variance
 
         The result is `(N, C, H + 2 pad, W + 2 pad)` in the type of `x`. The view is for use as a later `residual`: the
@@ -40,7 +40,7 @@ class NormKernels(ABC):
     def epilogue(
         self, x: Tensor, *, residual: Tensor | None = None, slope: float = 1.0, pad: int = 0
     ) -> tuple[Tensor, Tensor]:
-        """Return the same as `norm` without the norm. `slope` must be at least 0, and 1 with a `residual`."""
+        """Compute `norm` without the normalisation. `slope` must be at least 0, and 1 if there is a `residual`."""
         return _Plain.apply(self, x, residual, slope, pad)  # pyright: ignore[reportReturnType]
 
     @abstractmethod
@@ -51,25 +51,28 @@ class NormKernels(ABC):
     def epilogue_backward(
         self, g: Tensor, unpadded: Tensor | None, out: Tensor | None, *, slope: float, pad: int
     ) -> Tensor:
-        """Return the gradient of `x`, which is also the residual's. `out` is the result if there is an activation."""
+        """Return the gradient of `x`, which is also the residual's.
+
+        `g` and `unpadded` are the gradients of `epilogue`'s two results; `out` is the first one if it is activated.
+        """
 
     @abstractmethod
     def forward(
         self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the padded result of `norm`, and mean and reciprocal deviation `(N, C)` for the backward pass."""
+        """Return the padded result of `norm`, and mean and reciprocal standard deviation `(N, C)` for `backward`."""
 
     @abstractmethod
     def backward(
         self, g: Tensor, unpadded: Tensor | None, *, saved: Saved, slope: float, pad: int, residual: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients of `x` and of the residual, if any; `g` and `unpadded` are those of `norm`'s results."""
+        """Return the gradients of `x` and the residual, if any. `g`, `unpadded`: gradients of `norm`'s two results."""
 
 
 def empty_channels_last(
     n: int, c: int, h: int, w: int, *, dtype: torch.dtype, device: torch.device | None = None
 ) -> Tensor:
-    """Return an empty `(N, C, H, W)`, dense and channels-last; it is no view, so that autograd adds in place."""
+    """Return an empty tensor `(N, C, H, W)`, dense and channels-last; not a view, so that autograd adds in place."""
     return torch.empty_strided((n, c, h, w), (h * w * c, 1, w * c, c), dtype=dtype, device=device)
 
 
@@ -79,7 +82,7 @@ def data_pointer(x: Tensor | None) -> int | None:
 
 
 def to_channels_last(x: Tensor) -> Tensor:
-    """Return `x` with the strides that the kernels need; torch accepts others as channels-last if a side is 1."""
+    """Return `x` with the strides that the kernels need; torch calls others channels-last, too, if a side is 1."""
     n, c, h, w = x.shape
     if x.stride() == (h * w * c, 1, w * c, c):
         return x
@@ -101,7 +104,7 @@ def _without_padding(out: Tensor, pad: int) -> Tensor:
 def _output_gradients(
     grads: Sequence[Tensor | None], shape: torch.Size, dtype: torch.dtype, device: torch.device, *, pad: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the gradients of both outputs; zeros for the padded one if it has none.
+    """Return the gradients of the padded and unpadded outputs; zeros for the padded one if it has no gradient.
 
     `shape`, `dtype` and `device` describe the input.
     """

@@ -66,7 +66,7 @@ def tokens(net: nn.Module) -> Iterator[nn.Module]:
 
 
 TokenStep = tuple[nn.Module, PlanStep]
-"""A step with its token: the layer that it computes, or RESIDUAL_END if it ends a residual branch, too."""
+"""A step with its token: the layer that it computes, or RESIDUAL_END if it also ends a residual branch."""
 
 Plan = list[TokenStep]
 
@@ -77,10 +77,10 @@ def plain_plan(layers: Iterable[nn.Module]) -> Plan:
 
 
 class PlannedNetwork(nn.Module):
-    """`net` computed by the steps of `plan`, with the same weights. `layout` is the memory layout that the steps need.
+    """Computes `net` by the steps of `plan`, with the same weights. `layout` is the memory layout that the steps need.
 
-    With `recompute`, few activations are stored for the backward pass; see `recompute_segments`. If a hook is added
-    later to a declared module, the original `net` runs.
+    With `recompute`, few activations are stored for the backward pass; see `recompute_segments`. While a declared
+    module of `net` has hooks, `net` itself runs.
     """
 
     def __init__(self, net: nn.Module, plan: Plan, *, layout: torch.memory_format | None = None, recompute: bool):
@@ -169,7 +169,7 @@ def start_skip(state: PlanState) -> None:
 
 
 def end_skip(state: PlanState) -> None:
-    """Concatenate the feature map of the skip connection, channels first."""
+    """Concatenate the skip connection's feature map and the current one along channels."""
     state.x, state.unpadded = torch.cat([state.skips.pop(), state.x], 1), None
 
 
@@ -179,4 +179,4 @@ MARK_STEPS: dict[nn.Module, PlanStep] = {
     SKIP_START: start_skip,
     SKIP_END: end_skip,
 }
-"""The steps of the marks if they are not fused with layers."""
+"""The steps of marks that are not fused with layers."""

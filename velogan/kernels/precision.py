@@ -1,4 +1,4 @@
-"""Choose the number type in which convolutions are fastest on a device, by measurement if it is not known."""
+"""Choose the precision in which convolutions are fastest on a device, on CPUs by a measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 def precision_for(device: torch.device) -> tuple[str, str]:
     """Return fp32, bf16 or fp16, whichever computes convolutions fastest on `device`, and the reason.
 
-    fp16, which needs loss scaling, is only for CUDA devices without bf16: those of compute capability 7.
+    fp16, which needs loss scaling, is only for CUDA devices without bf16: those of compute capability 7.x.
     """
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
@@ -42,7 +42,7 @@ def bf16_speedup() -> float:
 def measure_speedup(plain: Callable[[], object], other: Callable[[], object]) -> float:
     """Return how many times faster the call `other` is than `plain`, on one thread.
 
-    It compares the processor time of this thread, so that other work on the machine hardly matters. The calls
+    It compares the CPU time of this thread, so that other work on the machine hardly matters. The calls
     alternate, and the fastest time of each counts; three rounds suffice if `other` is less than half as fast.
     """
     seconds = {plain: float("inf"), other: float("inf")}

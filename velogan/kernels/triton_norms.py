@@ -1,7 +1,7 @@
 """Compute optional norm, activation, residual add and reflection padding by Triton kernels on GPUs.
 
-The order of work is that of `norms.cpp`: one pass over the image for its statistics and one for the result, and as many
-backward. Each sum runs over fixed chunks of pixels whose partial sums are added in a fixed order, without atomics, so
+The passes are the same as in `norms.cpp`: forward and backward each take one for the statistics and one for the
+result. Each sum runs over fixed chunks of pixels whose partial sums are added in a fixed order, without atomics, so
 results repeat bit for bit. Sums are float32.
 
 Triton's interpreter (`TRITON_INTERPRET=1`) runs the same code on CPU tensors, which is how the tests run it.
@@ -20,20 +20,20 @@ from torch import Tensor
 from velogan.kernels.norms import NormKernels, Saved, empty_channels_last
 
 _CHANNELS = 64
-"""Maximum number of channels of one program; they are adjacent in memory."""
+"""Maximum number of channels that a program processes; they are adjacent in memory."""
 
 _VALUES = 1024
 """Number of values that a program processes together: 8 per thread of four warps, 16 bytes of bfloat16."""
 
 _CHUNKS = 256
-"""Maximum number of chunks of the pixels of an image: about twice the number of processors of a large GPU."""
+"""Maximum number of chunks of pixels in an image: about twice the number of multiprocessors of a large GPU."""
 
 _COMBINED = 8
 """Number of channels whose chunks one program combines."""
 
 
 class TritonNorms(NormKernels):
-    """Kernels of Triton, on the device of the tensors; float32, bfloat16 or float16."""
+    """Triton kernels, for tensors in float32, bfloat16 or float16."""
 
     on_gpu = True
 
@@ -87,7 +87,7 @@ class TritonNorms(NormKernels):
 def _compute_result(
     x: Tensor, residual: Tensor | None, statistics: tuple[Tensor, Tensor] | None, *, slope: float, pad: int
 ) -> Tensor:
-    """Return the padded result; `statistics` are mean and reciprocal deviation `(N, C)`, None without a norm."""
+    """Return the padded result; `statistics`: mean and reciprocal standard deviation `(N, C)`, None without a norm."""
     n, c, h, w = x.shape
     out = empty_channels_last(n, c, h + 2 * pad, w + 2 * pad, dtype=x.dtype, device=x.device)
     image, row = (0, 0) if residual is None else residual.stride()[::2]
@@ -112,7 +112,7 @@ class _Chunks:
         self._shape = n, self.count, c
 
     def empty_pair(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Return two empty tensors with a value for every chunk and channel."""
+        """Return two uninitialised float32 tensors `(n, chunks, c)`."""
         return tuple(torch.empty(self._shape, dtype=torch.float32, device=device) for _ in range(2))
 
 
@@ -132,7 +132,7 @@ def _tiles(n: int, pixels: int, c: int) -> tuple[tuple[int, int, int], dict[str,
 
 
 def _or_unused(x: Tensor | None, other: Tensor) -> Tensor:
-    """Return `x`, or any tensor instead of None, which kernels do not accept: it is never read."""
+    """Return `x`, or `other` instead of None, which kernels do not accept; the kernel never reads it."""
     return other if x is None else x
 
 
@@ -147,7 +147,7 @@ def _chunk_moments(
     x, chunk_means, chunk_squares, pixels_all, c, chunks,
     steps: tl.constexpr, pixels: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
-    """Store the mean of each chunk of an image, and the sum of squared differences to it, by channel."""
+    """Store the mean of each chunk of an image, and the sum of squared differences from it, by channel."""
     k, n = tl.program_id(0), tl.program_id(2).to(tl.int64)
     channel = tl.program_id(1) * channels + tl.arange(0, channels)
     channel_mask = channel < c
@@ -177,7 +177,7 @@ def _moments(
     chunk_means, chunk_squares, mean, rstd, pixels_all, c, chunk, chunks, eps,
     chunks_block: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
-    """Store mean and reciprocal deviation of an image's channels from its chunks (Chan et al. 1979, eq. 2.1)."""
+    """Combine chunks: store mean and reciprocal standard deviation of each channel (Chan et al. 1979, eq. 2.1)."""
     n = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * channels + tl.arange(0, channels)
     channel_mask = channel < c
@@ -195,7 +195,7 @@ def _moments(
 
 @triton.jit
 def _reflected(i, size):
-    """Return the row or column of the image that is at `i` in the padded image, counted without the padding."""
+    """Return the row or column of the image at index `i`; in the padding, below 0 and from `size` on, reflect it."""
     i = tl.where(i < 0, -i, i)
     return tl.where(i >= size, 2 * (size - 1) - i, i)
 
@@ -230,7 +230,7 @@ def _result(
 
 @triton.jit
 def _padded_position(i, size, k: tl.constexpr, pad: tl.constexpr):
-    """Return the k-th position (0 to 2) of row or column `i` in the padded image, and whether it exists."""
+    """Return the position of the k-th copy (0 to 2) of row or column `i` in the padded image, and whether it exists."""
     if k == 0:
         position = i + pad
         exists = i >= 0
@@ -245,7 +245,7 @@ def _padded_position(i, size, k: tl.constexpr, pad: tl.constexpr):
 
 @triton.jit
 def _folded_gradient(g, unpadded, n, pixel, channel, mask, h, w, c, pad: tl.constexpr, has_unpadded: tl.constexpr):
-    """Return the gradient of pixels: the sum over their positions in the padded result, plus the unpadded one."""
+    """Return the gradient of pixels: its sum over their copies in the padded result, plus the unpadded result's."""
     row, column = pixel // w, pixel % w
     padded_w, padded_h = w + 2 * pad, h + 2 * pad
     total = tl.zeros(mask.shape, tl.float32)
@@ -285,7 +285,7 @@ def _plain_gradient(
 
 @triton.jit
 def _normalised(x, mean, rstd, n, pixel, channel, mask, pixels_all, c):
-    """Return the normalised pixels, and the reciprocal deviation `(1, channels)`."""
+    """Return the normalised pixels, and the reciprocal standard deviation `(1, channels)`."""
     channel_mask = channel < c
     average = tl.load(mean + n * c + channel, mask=channel_mask, other=0.0)
     scale = tl.load(rstd + n * c + channel, mask=channel_mask, other=0.0)[None, :]
@@ -348,7 +348,7 @@ def _gradient(
     g, unpadded, x, mean, rstd, grad_mean, product_mean, dx, h, w, c, slope,
     pad: tl.constexpr, has_unpadded: tl.constexpr, residual: tl.constexpr, pixels: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
-    """Store the gradient of x through the norm: r (g - mean(g) - y mean(g y)), with y the normalised pixels."""
+    """Store the gradient of x through the norm: r (g - mean(g) - y mean(g y)); y: normalised pixels, r: rstd."""
     n = tl.program_id(2).to(tl.int64)
     channel = tl.program_id(1) * channels + tl.arange(0, channels)
     pixel = tl.program_id(0) * pixels + tl.arange(0, pixels)

@@ -1,6 +1,6 @@
-"""Compute convolutions and their gradients with a half or a quarter of the multiplications.
+"""Compute convolutions and their gradients by Winograd's algorithm, with a half or a quarter of the multiplications.
 
-In bfloat16, on CPUs with AVX-512, they use Winograd's F(2x2, 3x3) (Lavin & Gray 2016, arXiv:1509.09308): image and
+In bfloat16, on CPUs with AVX-512, this is F(2x2, 3x3) (Lavin & Gray 2016, arXiv:1509.09308): image and
 weights are transformed and multiplied elementwise, and the result is transformed back. The gradients use the same
 algorithm. Kernels of 3x3, 5x5 and 7x7, the larger ones split into small ones (`winograd.cpp`), need 4/9, 12/25 and
 25/49 of the multiplications. The error is up to twice that of the plain convolution; the larger F(4x4, 3x3) has nine
@@ -24,7 +24,7 @@ from velogan.kernels.norms import to_channels_last
 KERNELS = (3, 5, 7)
 
 MIN_CHANNELS = 16
-"""With fewer channels it is not faster."""
+"""Minimum number of input and output channels: with fewer the algorithm is not faster."""
 
 
 def fits_winograd(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
@@ -43,7 +43,7 @@ def _geometry(conv: nn.Conv2d) -> dict[str, int]:
 
 
 class WinogradInferenceConv(nn.Module):
-    """A replacement for `conv` on bfloat16 images, without gradients."""
+    """Computes `conv` on bfloat16 images by Winograd's algorithm, without gradients."""
 
     def __init__(self, conv: nn.Conv2d, gemm: Bf16Gemm):
         super().__init__()
@@ -90,9 +90,9 @@ class WinogradTrainingConv:
 def winograd_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, dilation: int = 1, gemm: Bf16Gemm
 ) -> Tensor:
-    """Return `F.conv2d(x, weight, bias, dilation=dilation)` for weights of no layer; no second derivatives.
+    """Return `F.conv2d(x, weight, bias, dilation=dilation)` for weights that belong to no layer; no second derivatives.
 
-    It uses Winograd's algorithm if that supports the kernel and `x` is computed in bfloat16.
+    It uses Winograd's algorithm if that supports the kernel and the convolution computes in bfloat16.
     """
     out, channels, *kernel = weight.shape
     if not computes_in_bf16(x) or kernel not in [[side, side] for side in KERNELS] or min(out, channels) < MIN_CHANNELS:

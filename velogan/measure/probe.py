@@ -18,10 +18,10 @@ from velogan.training.engine_settings import resolve_engine
 from velogan.training.trial_step import build_random_step
 
 WARM_UP = 2
-"""Number of untimed steps: the first compiles, captures and allocates; the second has the optimizers' moments."""
+"""Number of untimed steps: the first compiles, captures and allocates; the second also holds optimizers' moments."""
 
 MIN_TIMED_S = 1.0
-"""Minimum seconds of timed steps; short steps are repeated, and two are enough if steps are expensive."""
+"""Minimum seconds of timed steps: short steps are repeated, and the median counts."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class StepCost:
     """The cost of a training step."""
 
     seconds: float
-    """Per image of each domain."""
+    """Seconds per image of each domain."""
     memory_mb: float
     """Peak memory of the process, in MB of 2^20 bytes."""
     gpu_memory_mb: float
@@ -37,7 +37,7 @@ class StepCost:
 
 
 def probe(config: Config, cores: Sequence[int]) -> StepCost:
-    """Train a few steps of `config` on random images, on these CPU `cores`. Raises ValueError if that fails."""
+    """Measure training steps of `config` on random images, on the CPU `cores`. Raises ValueError if they fail."""
     request = {"config": config.model_dump(mode="json")}
     code, result = run_in_subprocess("velogan.measure.probe", request, cores=cores)
     if code or not result:

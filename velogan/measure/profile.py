@@ -1,4 +1,4 @@
-"""Profile training steps by torch.profiler: write a page, a JSON file and a trace."""
+"""Profile training steps with torch.profiler: write a page, a JSON file and a trace."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from velogan.training.build import build_trainer
 from velogan.training.engine_settings import resolve_engine
 
 WARM_UP = 3
-"""Number of steps before the profile: they compile, and libraries choose algorithms."""
+"""Number of steps before the profile, in which code is compiled and libraries choose algorithms."""
 
 MIN_S = 0.5
 """Minimum seconds of timed steps without the profiler."""
@@ -113,16 +113,14 @@ def _train_steps(trainer: Trainer, steps: int) -> float:
     images = trainer.images + steps * trainer.images_per_step
     synchronise(trainer.device)
     start = time.perf_counter()
-    epochs = (
-        images / trainer.images_per_epoch
-    )  # in epochs: with a few images the learning rate would change in each step
+    epochs = images / trainer.images_per_epoch  # a length in images would run through all 200 epochs of the schedule
     trainer.run(Length(Span(epochs, "epochs"), trainer.images_per_epoch))
     synchronise(trainer.device)
     return (time.perf_counter() - start) / steps
 
 
 def _name_ranges(trainer: Trainer) -> None:
-    """Record steps and networks as named ranges of the trace; phases are recorded already."""
+    """Make steps and networks named ranges of the trace; phases are named ranges already."""
     step: Any = trainer.step
     while not isinstance(step, Step):
         step = step.step

@@ -11,7 +11,7 @@ from typing import Any
 class Clock:
     """Measures the seconds of a run by a monotonic clock, so that changes of the wall clock do not matter.
 
-    It does not run before `start`. `seconds` is the total time, `training_seconds` that without `overhead`.
+    It does not run before `start`. `seconds` is the total time; `training_seconds` excludes `overhead`.
     `now`: returns seconds that never decrease.
     """
 
@@ -29,11 +29,11 @@ class Clock:
 
     @property
     def training_seconds(self) -> float:
-        """Seconds so far without this process's overhead; use it only for differences."""
+        """Seconds so far, less the overhead of this process only: valid for differences, not as a total."""
         return self.seconds - self._overhead
 
     def start(self, *, elapsed: float = 0.0) -> None:
-        """Start the clock at `elapsed` seconds; no effect if it runs."""
+        """Start the clock at `elapsed` seconds; no effect if it is running."""
         if self._since is None:
             self._since = self._now() - elapsed
 
@@ -43,7 +43,7 @@ class Clock:
 
     @contextmanager
     def overhead(self) -> Iterator[None]:
-        """Exclude the time within this context, such as of checkpoints and samples, from `training_seconds`."""
+        """Exclude the time in this context, for example of saving a checkpoint, from `training_seconds`."""
         started = self.seconds
         try:
             yield
@@ -51,7 +51,7 @@ class Clock:
             self._overhead += self.seconds - started
 
     def tick(self, images: int) -> float:
-        """Return images per second since the last tick; 0 at the first one. `images`: number seen in the run so far."""
+        """Return images per second since the last tick; 0 at the first one. `images`: number seen by the run so far."""
         seconds = self.training_seconds
         images_before, seconds_before = self._tick or (images, seconds)
         self._tick = (images, seconds)
@@ -67,7 +67,7 @@ class Clock:
         return images_left * self._seconds_per_image if self._seconds_per_image else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a restart needs: `{"seconds": float}`."""
+        """Return the state for checkpoints: `{"seconds": float}`."""
         return {"seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

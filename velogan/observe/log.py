@@ -25,7 +25,7 @@ class Log:
     """Appends to the log of the folder `run`, which is created if it is missing.
 
     Call `truncate` first if there is a log already, since its last line may be incomplete. The same metrics, and image
-    grids, go to `logger`, a key of `LOGGERS` or "none"; if that fails, `print_line` reports it once and it ends.
+    grids, go to `logger`, a key of `LOGGERS` or "none"; it is closed if it fails, which `print_line` reports once.
     Raises OSError if a line cannot be written to `stats.jsonl`; earlier lines are preserved. Raises ValueError if the
     package of `logger` is not installed.
     """
@@ -39,7 +39,7 @@ class Log:
         self._run.mkdir(parents=True, exist_ok=True)
         self._logger = logger
         self._board: MetricsLogger | None = None
-        self._purge: int | None = None
+        self._purge_step: int | None = None
         self._file = io.FileIO(self._run / "stats.jsonl", "a")
 
     def write(self, row: Mapping[str, Any]) -> None:
@@ -51,11 +51,11 @@ class Log:
         self._mirror(lambda board: board.scalars(scalars, images=row["images"]))
 
     def image(self, name: str, grid: np.ndarray, *, images: int) -> None:
-        """Log `grid`, `(H, W, 3)` uint8, at the step `images`, the number seen."""
+        """Send `grid`, `(H, W, 3)` uint8, to the logger as `name`; `images`: number seen so far."""
         self._mirror(lambda board: board.image(name, grid, images=images))
 
     def truncate(self, images: int) -> None:
-        """Remove rows after `images` seen, which a resumed run writes again, and an incomplete last line.
+        """Remove the rows after `images` images seen, which a resumed run writes again, and an incomplete last line.
 
         The file is truncated in place, which needs no free disk space.
         """
@@ -68,7 +68,7 @@ class Log:
                     end = position
         os.truncate(self._file.fileno(), end)
         self._close_board()
-        self._purge = images + 1
+        self._purge_step = images + 1
 
     def close(self) -> None:
         """Close the files of the log."""
@@ -98,7 +98,7 @@ class Log:
         if self._logger == "none":
             return
         try:
-            self._board = self._board or LOGGERS[self._logger](self._run, self._purge)
+            self._board = self._board or LOGGERS[self._logger](self._run, self._purge_step)
             write(self._board)
         except Exception as error:  # of any client: training must not depend on it
             message = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -124,10 +124,10 @@ class MetricsLogger(Protocol):
 
 
 class TensorBoardLogger:
-    """An event file in `run/tensorboard`, whose methods raise OSError if they cannot write.
+    """Writes an event file in `run/tensorboard`. Methods raise OSError if they cannot write.
 
-    torch's SummaryWriter writes in a thread, so that its errors may come late or never. `purge_step`: number of images
-    from which TensorBoard ignores the content of earlier files.
+    It does not use torch's SummaryWriter, whose thread reports errors late or never. `purge_step`: number of images
+    seen from which on TensorBoard ignores the content of earlier files.
     """
 
     def __init__(self, run: Path, purge_step: int | None) -> None:
@@ -165,7 +165,7 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """A run of Weights & Biases in the project WANDB_PROJECT, velogan if unset. A resumed run continues it."""
+    """Logs to a run of Weights & Biases in the project WANDB_PROJECT (default: velogan). A resumed run continues it."""
 
     def __init__(self, run: Path, purge_step: int | None) -> None:
         import wandb  # pyright: ignore[reportMissingImports]
@@ -188,7 +188,7 @@ class WandbLogger:
 
 
 class MlflowLogger:
-    """A run of MLflow at MLFLOW_TRACKING_URI, in MLFLOW_EXPERIMENT_NAME. A resumed run continues it."""
+    """Logs to a run of MLflow at MLFLOW_TRACKING_URI, in MLFLOW_EXPERIMENT_NAME. A resumed run continues it."""
 
     def __init__(self, run: Path, purge_step: int | None) -> None:
         import mlflow  # pyright: ignore[reportMissingImports]
@@ -214,7 +214,7 @@ LOGGERS: dict[str, Callable[[Path, int | None], MetricsLogger]] = {
     "wandb": WandbLogger,
     "mlflow": MlflowLogger,
 }
-"""Constructors by value of `train.logger`, from the run folder and the number of images from which rows come again."""
+"""Loggers by value of `train.logger`. They take the run folder and `purge_step`; see `TensorBoardLogger`."""
 
 
 def _read_id(file: Path) -> str | None:
@@ -222,7 +222,7 @@ def _read_id(file: Path) -> str | None:
 
 
 def _event_file_name(folder: Path) -> str:
-    """Return a file name, usually the time, that sorts after those in `folder`: TensorBoard reads in this order."""
+    """Return a file name with a time that sorts after the files in `folder`, since TensorBoard reads them sorted."""
     earlier = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.iterdir())
     last = max((int(match[1]) for match in earlier if match), default=0)
     return f"events.out.tfevents.{max(int(time.time()), last + 1):010d}.velogan"

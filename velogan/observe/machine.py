@@ -1,4 +1,4 @@
-"""The description of the machine for records of speed."""
+"""The description of the machine for records of training speed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
-    """Return the device, threads, versions and system that a speed record must contain."""
+    """Return what a record of speed must contain: device, number of threads, versions and system."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
     return {
         "device": name,

@@ -18,7 +18,7 @@ PLAIN_INTERVAL_S = 30.0
 
 
 class _StandardError:
-    """Standard error, discarded once it cannot be written, so that a training outlives the reader of its output."""
+    """Standard error, whose output is discarded once writing fails, so that a run survives a closed terminal."""
 
     @property
     def _stream(self) -> Any:
@@ -32,13 +32,13 @@ class _StandardError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def __getattr__(self, name: str) -> Any:
-        if name == "rich_proxied_file":  # this object, too, for rich
+        if name == "rich_proxied_file":  # else rich would write past this object
             raise AttributeError(name)
         return getattr(self._stream, name)
 
 
 class Display:
-    """Bars for the phases of a command; use it as a context manager.
+    """Progress bars for the phases of a command; use it as a context manager.
 
     If standard error is not a terminal, a phase prints a plain line every 30 seconds and one when it is done.
     `quiet`: print nothing. `console` and `now` (seconds) are for tests.
@@ -81,12 +81,12 @@ class Display:
         line = _Line(self, name)
         return lambda done: line.show(done, 0, f"{done:,}")
 
-    def training(self, total_images: int | None) -> Training:
-        """Return the training bar. Without a total (a run limited by time) it is estimated from speed and ETA."""
-        return Training(_Line(self, "training"), total_images)
+    def training(self, total_images: int | None) -> TrainingBar:
+        """Return the training bar. `total_images`: None in a run limited by time; the ETA then gives an estimate."""
+        return TrainingBar(_Line(self, "training"), total_images)
 
 
-class Training:
+class TrainingBar:
     """The training bar; created by `Display.training`."""
 
     def __init__(self, line: _Line, total_images: int | None) -> None:
@@ -128,7 +128,7 @@ class _Line:
             display.print_line(f"{self._name}: {detail}")
 
 
-_RESULTS = (  # images seen, and the result of trainings with fewer: benchmarks/RECORDS.md
+_RESULTS = (  # images seen, and the result of runs with fewer (benchmarks/RECORDS.md)
     (2_000, "so few show that all parts work; do not expect good pictures"),
     (10_000, "3,000 made the built-in apples into oranges; real photographs need more"),
     (100_000, "17,000 with the preset fast made about half of 120 horses into zebras"),
@@ -139,7 +139,7 @@ _LONGER_RESULT = "the papers train for 200 epochs: 267,000 images of horse2zebra
 def forecast(images: int, *, images_per_s: float, total: int | None, left_s: float | None) -> str:
     """Return one line about what to expect of a run: speed, length, end, and the results of runs of this length.
 
-    `left_s`: seconds until the end; None if unknown.
+    `images`: number seen so far; `left_s`: seconds until the end, None if unknown.
     """
     expected = total or (images + round(images_per_s * left_s) if left_s else images)
     now = datetime.now()

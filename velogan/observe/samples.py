@@ -15,8 +15,8 @@ from velogan.files import atomic_write
 def grid(rows: Tensor, *, gap: int = 2) -> np.ndarray:
     """Tile images in R rows and K columns: `(R, K, C, H, W)` uint8 or float in [-1, 1] to `(height, width, 3)` uint8.
 
-    `gap`: grey pixels between images. Of one or two channels the first is shown in grey; of more than three, the first
-    three are shown. NaN is black.
+    `gap`: grey pixels between images. With one or two channels the first is shown in grey; with more than three, the
+    first three are shown. NaN is black.
     """
     if rows.ndim != 5:
         raise ValueError(f"rows must be (R, K, C, H, W), got {tuple(rows.shape)}: add the missing dimensions")
@@ -32,7 +32,7 @@ def grid(rows: Tensor, *, gap: int = 2) -> np.ndarray:
 
 
 def as_rgb(images: Tensor) -> Tensor:
-    """Return three channels of `(..., C, H, W)` to display: the first three, or the first as grey."""
+    """Return `(..., 3, H, W)` to display from `(..., C, H, W)`: the first three channels, or the first one as grey."""
     if images.shape[-3] >= 3:
         return images[..., :3, :, :]
     return images[..., :1, :, :].expand(*images.shape[:-3], 3, *images.shape[-2:])

@@ -12,8 +12,8 @@ from torch import Tensor
 class Stats:
     """Means of named scalars between two ticks.
 
-    `on_step_end` runs a few operations on the device, for any number of scalars. It waits for nothing and can be part
-    of a captured step.
+    `on_step_end` runs a few operations on the device, whatever the number of scalars. It does not wait for the device
+    and can be part of a captured step.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Stats:
         yield from self._sums.values()
 
     def tick(self) -> dict[str, float]:
-        """Return the means since the last tick, of names with values, and reset them. Waits for the device."""
+        """Return the mean of each name with values since the last tick, and reset all sums. Waits for the device."""
         sums: defaultdict[str, float] = defaultdict(float)
         counts: defaultdict[str, float] = defaultdict(float)
         for names, tensor in self._sums.items():

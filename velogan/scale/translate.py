@@ -1,6 +1,6 @@
 """`velogan translate --workers`: Ray Data distributes parts of the input to workers and restarts lost workers.
 
-Only names and counts are sent. Finished results are files, so running the same command again translates the rest.
+Only file names and counts are sent. Translations are files, so running the same command again translates the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_RETRIES = 2
 """Maximum number of retries of a part after its worker was lost."""
 
 MAX_PART_IMAGES = 256
-"""Maximum number of images in a part."""
+"""Maximum number of pictures in a part."""
 
 LoadTranslator = Callable[[int], Translator]
 """Function that loads the generator in a worker, given the worker's number of GPUs."""
@@ -37,7 +37,7 @@ LoadTranslator = Callable[[int], Translator]
 
 @dataclass(frozen=True)
 class PartitionedInput:
-    """Images by their `names` below the folder `root`, in parts of `part_size`.
+    """Pictures, by their `names` below the folder `root`, divided into parts of `part_size`.
 
     Paths are absolute, because workers run in other folders.
     """
@@ -64,7 +64,7 @@ def translate_at_scale(
     address: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Summary, float]:
-    """Translate the images of the folder `input` into the folder `output`, with the same names and subfolders.
+    """Translate the pictures of the folder `input` into the folder `output`, with the same names and subfolders.
 
     Existing translations are skipped unless `options.overwrite`.
 
@@ -72,9 +72,9 @@ def translate_at_scale(
     workers: number of processes
     gpus: whether workers share the GPUs
     address: address of a running Ray cluster; None: start Ray on this machine
-    progress: called with the number of finished images
+    progress: called with the number of finished pictures
 
-    Return the summary and the peak memory of the largest process in MB. Raises ValueError for errors that the user can
+    Returns the summary and the peak memory of the largest process in MB. Raises ValueError for errors that the user can
     fix, before anything is started, and OSError if workers cannot be started.
     """
     if workers < 1:
@@ -131,12 +131,12 @@ def _results(
     DataContext._set_current(context)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that Ray will rename max_task_retries
+            warnings.simplefilter("ignore")  # about the new name of max_task_retries in Ray
             data = from_items(rows, override_num_blocks=len(rows)).map_batches(
                 _Worker,
                 batch_size=1,
                 batch_format="numpy",
-                compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),  # what waits is lost, too
+                compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),  # its queue is lost, too
                 fn_constructor_args=(replace(source, names=()), load, options, share, max(1, int(cpus))),
                 num_cpus=cpus,
                 num_gpus=share or None,
@@ -186,7 +186,7 @@ class _Worker:
 def translate_part(
     model: Translator, source: PartitionedInput, names: Sequence[str], *, options: TranslateOptions, threads: int = 2
 ) -> Summary:
-    """Translate the images of `names`; `threads` decode and save."""
+    """Translate the pictures `names`; `threads` is the number of threads that decode and save."""
     return translate_jobs(model, [_job(source, name, options) for name in names], options, threads=threads)
 
 

@@ -1,7 +1,7 @@
 """Checkpoints: one folder each, written under a hidden name, renamed into place, verified by checksum before use.
 
     RUN/checkpoints/000012000/G_A.safetensors        weights, with the network's configuration in the header
-                              G_A.ema.safetensors    their moving average
+                              G_A.ema.safetensors    moving average of the weights
                               state.safetensors      everything else that training computed
                               clock.json             measured times: seconds, speed
                               manifest.json          images seen, and the SHA-256 of every file
@@ -32,10 +32,10 @@ from velogan.files import pluralize, sha256, write_text
 FORMAT = "velogan-network"
 
 _PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""Exceptions from reading a file that velogan did not write."""
+"""Exceptions from parsing a file that is damaged or was not written by velogan."""
 
 _MAX_JSON_BYTES = 2**24
-"""Maximum size of a JSON file in a checkpoint; velogan's have a few thousand bytes."""
+"""Maximum size of a JSON file in a checkpoint; those that velogan writes have a few thousand bytes."""
 
 
 def save_checkpoint(
@@ -120,7 +120,7 @@ def load_state(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def has_only_weights(folder: Path) -> bool:
-    """Return whether a checkpoint has networks but no training state, as imported ones."""
+    """Return whether a checkpoint has networks but no training state, because they were imported."""
     return not (folder / "state.safetensors").exists()
 
 
@@ -150,9 +150,9 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def latest_valid_checkpoint(run: Path) -> tuple[Path | None, dict[Path, str]]:
-    """Return the newest checkpoint whose files match their checksums, and what is wrong with each newer one.
+    """Return the newest checkpoint whose files match their checksums, and descriptions of the damage of newer ones.
 
-    Raises OSError if there are checkpoints and all are damaged.
+    The first is None if there are no checkpoints. Raises OSError if there are checkpoints and all are damaged.
     """
     damaged: dict[Path, str] = {}
     for folder in reversed(list_checkpoints(run)):
@@ -171,8 +171,8 @@ def latest_valid_checkpoint(run: Path) -> tuple[Path | None, dict[Path, str]]:
 def find_checkpoint(run: Path, which: Literal["last", "best"] | None = "last") -> Path:
     """Return the newest checkpoint whose files match their checksums, or the best one.
 
-    `which`: None means the newest, unless it is marked as much worse than the best (`mark_best`), then the best.
-    A logged warning names damaged newer ones.
+    `which`: None means the newest, or the best if the newest is marked as much worse (`mark_best`).
+    A logged warning names newer checkpoints that are damaged.
     Raises ValueError if there is no checkpoint, and OSError if all of them, or the best one, are damaged.
     """
     if which not in ("last", "best", None):
@@ -215,9 +215,9 @@ def find_corruption(folder: Path) -> str:
 
 
 def mark_best(run: Path, *, checkpoint: Path, name: str, score: float, on: str, instead_of: Path | None = None) -> None:
-    """Record `checkpoint` as the best by the score `name`; `on` describes the images it was measured on.
+    """Record `checkpoint` as the best by the score `name`; `on` describes the images that were scored.
 
-    `instead_of`: checkpoint that is much worse: as long as it is the newest, the best one is used by default.
+    `instead_of`: a checkpoint that is much worse; while it is the newest, the best one is used by default.
     """
     content = {"checkpoint": checkpoint.name, "name": name, "score": score, "on": on}
     content |= {"instead_of": instead_of.name} if instead_of else {}
@@ -269,13 +269,13 @@ def remove_old(run: Path, *, keep: int) -> None:
 
 
 def remove_leftovers(run: Path, pattern: str) -> None:
-    """Remove hidden folders of interrupted or replaced checkpoints."""
+    """Remove the hidden folders that match `pattern`, of interrupted or replaced checkpoints."""
     for path in (run / "checkpoints").glob(pattern):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def digest(folder: Path) -> str:
-    """Return the SHA-256 of all that training computed: networks, averages, optimizers, pools; not the clock."""
+    """Return the SHA-256 of all that training computed: networks, averages, optimizers, pools; not of the clock."""
     files = json.loads((folder / "manifest.json").read_text())["files"]
     lines = [f"{name}:{files[name]}\n" for name in sorted(files) if name != "clock.json"]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -315,7 +315,7 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 def _encode_node(node: Any, tensors: dict[str, Tensor]) -> Any:
-    """Convert `node` to JSON: tensors move to `tensors`, by number; dicts become lists of pairs."""
+    """Convert `node` to JSON values: tensors are moved to `tensors`, by number; dicts become lists of pairs."""
     match node:
         case Tensor():
             tensors[f"{len(tensors):05d}"] = _plain(node).clone()

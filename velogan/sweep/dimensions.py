@@ -28,8 +28,8 @@ _RANGE = re.compile(r"\s*([^\s,:]+?)\s*\.\.\s*([^\s,:]+)\s*(:log)?\s*")
 class Dimension(BaseModel):
     """A field in which trials differ, with its `values` or a range from `low` to `high`.
 
-    log: sample the range uniformly in the logarithm
-    integer: the field takes integers
+    log: whether to sample the logarithm uniformly
+    integer: whether the field takes integers only
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,16 +46,16 @@ class Dimension(BaseModel):
         """Whether values are sampled from `low` to `high`."""
         return not self.values
 
-    def sample(self, source: random.Random) -> Any:
-        """Return a random value, or a sample of the range."""
+    def sample(self, rng: random.Random) -> Any:
+        """Return one of `values` at random, or a sample of the range."""
         if self.values:
-            return source.choice(self.values)
+            return rng.choice(self.values)
         low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
-        number = source.uniform(low, high)
-        return self.rounded(math.exp(number) if self.log else number)
+        number = rng.uniform(low, high)
+        return self.round(math.exp(number) if self.log else number)
 
-    def rounded(self, number: Any) -> Any:
-        """Return `number` with four digits, for folder names, and within the range; other values unchanged."""
+    def round(self, number: Any) -> Any:
+        """Round a sample to four digits, for folder names, within the range; return one of `values` unchanged."""
         if not self.is_range:
             return number
         number = min(max(float(f"{number:.4g}"), self.low), self.high)
@@ -63,7 +63,7 @@ class Dimension(BaseModel):
 
 
 def parse_dimension(text: str) -> Dimension:
-    """Parse `field=v1,v2` or `field=low..high` or `field=low..high:log`. Raises ValueError if it is wrong."""
+    """Parse `field=v1,v2` or `field=low..high` or `field=low..high:log`. Raises ValueError if `text` is invalid."""
     field, equals, value = text.partition("=")
     if not equals or not field.strip() or not value.strip():
         raise ValueError(f"--vary {text}: write field=value,value or field=low..high, such as optimizer.lr=0.005,0.01")
@@ -72,7 +72,7 @@ def parse_dimension(text: str) -> Dimension:
 
 
 def make_dimension(field: str, value: Any) -> Dimension:
-    """Return the dimension of `field` from a list, a single value, or text with a range. Raises ValueError if wrong."""
+    """Return the dimension of `field` from a list, a value, or text with a range. Raises ValueError if invalid."""
     check_field(field)
     if isinstance(value, str):
         rule, equals, text = value.rpartition("=") if field == RULES else ("", "", value)
@@ -108,7 +108,7 @@ def _parse_range(field: str, low: str, high: str, log: str | None) -> Dimension:
 
 
 def _takes_integers(field: str) -> bool:
-    """Return whether a field takes only integers; a `method` field: in every method that has it."""
+    """Return whether a field takes only integers; a field of `method` must do so in every method that has it."""
     section, _, name = field.rpartition(".")
     models: Iterable[Any] = [getattr(Config.model_fields.get(section), "annotation", Config)]
     models = METHODS.values() if section.startswith("method") else models

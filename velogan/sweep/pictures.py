@@ -1,4 +1,4 @@
-"""Translate the same held-out images by the best run of each setting, to show what the scores mean."""
+"""Translate the same held-out images with the best run of each setting, to show what the scores mean."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from velogan.types import domains_of
 MAX_IMAGES = 6
 
 Pairs = dict[str, list[tuple[np.ndarray, np.ndarray]]]
-"""By direction: input and translation, `(H, W, 3)` uint8."""
+"""Inputs and their translations by direction, `(H, W, 3)` uint8."""
 
 
 def held_out_pictures(
     result: Mapping[str, Any], *, print_line: Callable[[str], None], checkpoint: CheckpointChoice | None = "best"
 ) -> dict[str, dict[str, Any]]:
-    """Return, by setting, its best `run` and the `pairs` of held-out images, the same for all settings.
+    """Return by setting its best `run`, and `pairs` of held-out images, the same for all, and their translations.
 
     The averaged generators of the run's `checkpoint` translate them. If a run has no held-out images or cannot
     translate them, `pairs` is empty and `print_line` gets the reason.
@@ -55,7 +55,7 @@ def held_out_pictures(
 
 
 def _best_runs(result: Mapping[str, Any]) -> dict[str, Path]:
-    """Return the best finished run of each setting, best setting first; any finished run if there are no scores."""
+    """Return the best finished run of each setting, best setting first; without scores, any finished run of each."""
     sign = -1 if result["better"] == "higher" else 1
     done = [trial for trial in result["trials"] if trial["status"] == "done"]
     done.sort(key=lambda trial: math.inf if trial["score"] is None else sign * trial["score"])
@@ -78,7 +78,7 @@ def _open_run(run: Path) -> tuple[Config, dict[str, Domain]]:
 
 
 def _common_names(held_out: Sequence[Sequence[str]]) -> list[str]:
-    """Return the names of evenly spaced images among those that all runs hold out."""
+    """Return the names of at most MAX_IMAGES images, evenly spaced among those that all runs hold out."""
     others = [set(names) for names in held_out[1:]]
     names = [name for name in (held_out[0] if held_out else []) if all(name in other for other in others)]
     return [names[index] for index in evenly_spaced(len(names), MAX_IMAGES)]

@@ -126,9 +126,9 @@ class SweepPlan(BaseModel):
         return Trial(trial_name(parsed, seed), parsed, seed, config)
 
     def known_trials(self) -> list[Trial]:
-        """Return all trials, those of the first seed first; none for `optuna`, which chooses settings by the scores.
+        """Return all trials, ordered by seed; none for `optuna`, which chooses settings by the scores.
 
-        Raises ValueError if a setting is invalid; of `optuna`'s ranges, only the ends are checked.
+        Raises ValueError if a setting is invalid; of the ranges of `optuna`, only the ends are checked.
         """
         if self.search == "optuna":
             endpoints = [dimension.values or (dimension.low, dimension.high) for dimension in self.dimensions]
@@ -151,11 +151,9 @@ class SweepPlan(BaseModel):
             return [dict(zip(names, values)) for values in itertools.product(*columns)]
         assert self.trials is not None
         settings: dict[str, dict[str, Any]] = {}
-        for number in range(
-            20 * self.trials
-        ):  # a seed for each draw: a larger --trials keeps the settings of a smaller
-            source = random.Random(number)
-            sampled = {dimension.field: dimension.sample(source) for dimension in self.dimensions}
+        for number in range(20 * self.trials):
+            rng = random.Random(number)  # one per draw, so that a larger --trials repeats the settings of a smaller one
+            sampled = {dimension.field: dimension.sample(rng) for dimension in self.dimensions}
             settings.setdefault(trial_name(sampled, 0), sampled)
             if len(settings) == self.trials:
                 break
@@ -163,7 +161,7 @@ class SweepPlan(BaseModel):
 
 
 def trial_name(settings: Mapping[str, Any], seed: int) -> str:
-    """Return a folder name such as `optimizer.lr=0.005,seed=0`, so that a larger sweep finds its finished runs."""
+    """Return the folder name of a trial, such as `optimizer.lr=0.005,seed=0`, by which a larger sweep finds its run."""
     texts = {
         name: "x".join(map(str, value)) if isinstance(value, list | tuple) else value
         for name, value in settings.items()
@@ -176,9 +174,9 @@ def trial_name(settings: Mapping[str, Any], seed: int) -> str:
 
 
 class PlanFile(BaseModel):
-    """The content of a plan file; all other keys are fields of SweepPlan.
+    """The content of a plan file; keys that are not fields here are fields of SweepPlan.
 
-    presets: names, or a mapping from names to the fields (dotted) that differ from the preset
+    presets: names, or a mapping from names to the fields, by dotted name, that differ from the preset
     config: sections and fields for all trials, as in the config.yaml of a run
     """
 

@@ -1,4 +1,4 @@
-"""Ray Tune runs the trials: it chooses the next one, divides the machines, and stops trials early."""
+"""Run the trials with Ray Tune, which chooses the next one, divides the machines, and stops trials early."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ REDUCTION_FACTOR = 3
 """At each comparison `asha` continues one of this many trials."""
 
 MAX_LOSSES = 3
-"""How often a trial restarts elsewhere after the loss of its node."""
+"""Maximum number of restarts of a trial after the loss of its node."""
 
 
 def require_tune(address: str | None = None) -> None:
-    """Raise ValueError, with the install command, if the extra is not installed."""
+    """Raise ValueError, with the install command, if Ray Tune or optuna is not installed."""
     if address and address.startswith("ray://") and (Path.home() / ".ray" / "auth_token").is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it on import, and by itself only on the cluster
     require_ray("sweep", "optuna", "ray.tune", feature="velogan sweep")
 
 
 def divide_resources(*, parallel: int | None, trials: int, device: str) -> dict[str, float]:
-    """Return the CPU cores and GPUs of each trial, all on one node: by default one GPU, else one core.
+    """Return the number of CPU cores and GPUs of each trial, which runs on one node.
 
+    parallel: number of simultaneous trials; by default one for each GPU, or each core if there is no GPU
     device: engine.device of the configuration
     """
     import ray
@@ -53,7 +54,7 @@ def run_trials(
 ) -> None:
     """Run `trials`, or with `optuna` the settings that it chooses; call `step` every two seconds.
 
-    Tune runs in a worker, because this process is not part of a cluster at ray://. Raises OSError if it fails.
+    Tune runs in a worker, since with an address ray:// this process is not in the cluster. Raises OSError if it fails.
     """
     import ray
     from ray.exceptions import RayError
@@ -123,7 +124,7 @@ def _save_end(job: _Job, result: Any) -> None:
 
 @dataclass(frozen=True)
 class _Job:
-    """What a worker needs to run trials."""
+    """Everything that a worker needs to run trials."""
 
     plan: SweepPlan
     out: Path
@@ -134,10 +135,10 @@ class _Job:
     directory: Path
 
     def trial(self, config: Mapping[str, Any]) -> Trial:
-        """Return the trial of Tune's `config`."""
+        """Return the trial for a configuration that Tune has chosen."""
         if "index" in config:
             return self.trials[config["index"]]
-        settings = {dimension.field: dimension.rounded(config[dimension.field]) for dimension in self.plan.dimensions}
+        settings = {dimension.field: dimension.round(config[dimension.field]) for dimension in self.plan.dimensions}
         return self.plan.trial(settings, config.get("__trial_index__", 0))
 
 
@@ -161,7 +162,7 @@ def _run(config: Mapping[str, Any], *, job: _Job) -> None:
 
 
 def _optuna_search(plan: SweepPlan) -> Any:
-    """Return optuna's search over the plan's dimensions, by the mean score over the seeds of each setting."""
+    """Return optuna's search over the plan's dimensions, guided by the mean score of each setting over its seeds."""
     import optuna
     from ray.tune.search import Repeater
     from ray.tune.search.optuna import OptunaSearch

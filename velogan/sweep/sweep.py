@@ -30,7 +30,7 @@ from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.scheduling import require_tune, run_trials
 from velogan.sweep.trial import TrialState, read_resampled_scores, read_state, read_status, run_folder, status_file
-from velogan.sweep.verdict import verdicts
+from velogan.sweep.verdict import compare_settings
 from velogan.training.run_folder import open_run
 
 Rows = list[tuple[Trial, TrialState]]
@@ -114,13 +114,13 @@ def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], lo
     """Test the best setting, write `sweep.json` and the page, and return what the command prints."""
     result = {**summarize(plan, rows, out), **facts}
     add_test_scores(plan, result, log)
-    groups = rank_settings(plan, result["trials"])
+    groups = group_by_setting(plan, result["trials"])
     scores = {name: [trial["score"] for trial in group] for name, group in groups.items()}
     resampled = {
         name: [read_resampled_scores(Path(trial["run"]), plan.metric) for trial in group]
         for name, group in groups.items()
     }
-    result["verdicts"] = verdicts(scores, resampled, higher=higher_is_better(plan.metric))
+    result["verdicts"] = compare_settings(scores, resampled, higher=higher_is_better(plan.metric))
     winner = str(run_folder(out, str(result["best"])))
     result["again"] = shlex.join(["velogan", "train", "--config", winner, "--out", "runs/winner"])
     result["unchanged_input"] = unchanged_input_score(plan.metric, result["trials"])
@@ -134,7 +134,7 @@ def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], lo
 
 
 def add_test_scores(plan: SweepPlan, result: Mapping[str, Any], log: StatusLog) -> None:
-    """Add `test_scores`, by name and direction, to the finished runs of the best setting."""
+    """Add `test_scores`, by name and direction, to the finished runs of the best setting in `result`."""
     best = next((trial["setting"] for trial in result["trials"] if trial["name"] == result["best"]), None)
     for trial in result["trials"]:
         if trial["setting"] != best or trial["status"] != "done":
@@ -182,7 +182,7 @@ def _check_folder(run: Path, trial: Trial, out: Path, metric: str) -> None:
 
 
 def _check_metric(plan: SweepPlan, trials: Sequence[Trial]) -> None:
-    """Raise ValueError if the metric cannot be computed on a trial's images. Missing images fail the trial, later."""
+    """Raise ValueError if the metric cannot be computed on a trial's images. Missing images are no error yet."""
     trials = trials or [
         plan.trial({dimension.field: dimension.sample(random.Random(0)) for dimension in plan.dimensions}, 0)
     ]
@@ -204,7 +204,7 @@ def read_rows(plan: SweepPlan, out: Path, trials: Sequence[Trial]) -> Rows:
 
 
 def summarize(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
-    """Return `trials`, and `best`: the best trial of the setting with the best mean over its seeds."""
+    """Return `trials` as JSON values, and `best`: the name of the best trial of the setting with the best mean."""
     trials = [
         {
             "name": trial.name,
@@ -222,13 +222,13 @@ def summarize(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
         for trial, state in rows
     ]
     sign = -1 if higher_is_better(plan.metric) else 1
-    groups = rank_settings(plan, trials).values()
+    groups = group_by_setting(plan, trials).values()
     best = min(groups, key=lambda group: sign * fmean(trial["score"] for trial in group), default=None)
     return {"trials": trials, "best": min(best, key=lambda trial: sign * trial["score"])["name"] if best else None}
 
 
-def rank_settings(plan: SweepPlan, trials: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the scored trials of each setting; settings without a score for every seed only if no other has one."""
+def group_by_setting(plan: SweepPlan, trials: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Group scored trials by setting; leave out settings without a score for each seed, unless all are without."""
     settings: dict[str, list[Mapping[str, Any]]] = {}
     for trial in trials:
         if trial["status"] == "done" and trial["score"] is not None:

@@ -31,17 +31,17 @@ from velogan.training.run import train
 POLL_S = 0.5
 
 LOCK_S = 60.0
-"""How long to wait for the process that has locked the run folder: a lost one may still be saving."""
+"""Seconds to wait for the process that has locked the run folder: a lost worker may still be saving."""
 
 Status = Literal["waiting", "running", "done", "failed", "stopped early"]
 
 Report = Callable[[int, float], None]
-"""Takes the percentage of the budget and the score at it."""
+"""A function of the percentage of the budget that is done, and of the score there."""
 
 
 @dataclass(frozen=True)
 class TrialState:
-    """Progress of a trial: `images`, training `seconds` and best `score` (None before the first one).
+    """Progress of a trial: `images`, training `seconds` and best `score` (None before the first).
 
     `reason` says why it failed or was stopped.
     """
@@ -104,7 +104,7 @@ def best_row(rows: Sequence[Mapping[str, Any]], metric: str) -> Mapping[str, Any
 
 
 def read_resampled_scores(run: Path, metric: str) -> list[float | None] | None:
-    """Return the metric over bootstrap resamples of the held-out images at its best checkpoint; None if unknown."""
+    """Return the metric on bootstrap resamples of the held-out images, at the best checkpoint; None if unknown."""
     best = best_row(read_stats(run), metric)
     return best.get(metric + RESAMPLED_SUFFIX) if best else None
 
@@ -126,7 +126,7 @@ def run_trial(
 
     If `report` raises, training continues until this process ends, which Tune takes care of.
 
-    threads: CPU threads, unless the configuration sets engine.threads
+    threads: number of CPU threads, unless the configuration sets engine.threads
     """
     run, reported = run_folder(out, trial.name), set[int]()
 

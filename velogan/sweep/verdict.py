@@ -1,4 +1,4 @@
-"""Comparison of the settings of a sweep: whether one differs from the best one by more than seeds do."""
+"""Compare the settings of a sweep with the best one: whether the difference exceeds the spread of seeds."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 RESAMPLES = 10_000
 MIN_SEEDS = 2
-"""Seeds of each setting that a comparison needs."""
+"""Minimum number of seeds of each setting for a comparison."""
 
 DIFFERS, WITHIN = "differs", "within the spread of seeds"
 UNKNOWN = "unknown: one seed"
 SEEDS, BOTH = "seeds", "seeds and images"
 
 Resampled = Sequence[Sequence[float | None] | None]
-"""For each run its score over resampled images, the n-th resample the same in all runs; None if unknown."""
+"""The scores of each run on resampled images; None if unknown. The n-th resample is the same in all runs."""
 
 
-def verdicts(
+def compare_settings(
     scores: Mapping[str, Sequence[float]],
     resampled: Mapping[str, Resampled] | None = None,
     *,
@@ -29,12 +29,12 @@ def verdicts(
 ) -> dict[str, dict[str, Any]]:
     """Compare each setting with the best one; return rows by setting, the best first.
 
-    Keys: `mean`, `low` and `high` over its `seeds`; `difference` of the mean from the best one's; `interval_95` of the
+    Keys: `mean`, `low` and `high` over its `seeds`; `difference` of the mean from the best mean; `interval_95` of the
     difference, and what was resampled for it (`over`); `verdict`. Lower scores are better, unless `higher`.
 
-    The interval is a bootstrap with 10,000 resamples: the seeds of both settings are resampled, and the images if their
-    resampled scores are known for all runs. The deviations between seeds are scaled by the square root of n / (n - 1),
-    because resamples of few values vary too little.
+    The interval is by a bootstrap with 10,000 resamples: the seeds of both settings are resampled, and also the images
+    if the resampled scores of all runs are known. The deviations between seeds are scaled by the square root of
+    n / (n - 1), because resamples of few values vary too little.
     """
     sign = -1 if higher else 1
     order = sorted((name for name in scores if scores[name]), key=lambda name: sign * fmean(scores[name]))
@@ -63,7 +63,7 @@ def verdicts(
 
 
 def _deviations(runs: Resampled) -> np.ndarray | None:
-    """Return how much resampled images change the score of each run, `(runs, resamples)`; None if unknown for a run."""
+    """Return by how much resampled images change the score of each run, `(runs, resamples)`; None if one is unknown."""
     if any(run is None for run in runs) or len({len(run) for run in runs if run is not None}) > 1:
         return None
     values = np.asarray(runs, float)
@@ -72,7 +72,7 @@ def _deviations(runs: Resampled) -> np.ndarray | None:
 
 
 def _means(values: np.ndarray, images: np.ndarray | None, random: np.random.Generator) -> np.ndarray:
-    """Return means over resampled seeds, `(RESAMPLES,)`; `images` are deviations, `(runs, RESAMPLES)`."""
+    """Return means over resampled seeds, `(RESAMPLES,)`; `images`: results of `_deviations`, `(runs, RESAMPLES)`."""
     count = len(values)
     chosen = random.integers(0, count, (RESAMPLES, count))
     means, center = values[chosen].mean(axis=1), np.full(RESAMPLES, values.mean())

@@ -1,10 +1,10 @@
-"""The four tables of a profiled training: temporal, idle, kernels and launches; and the overlap of streams.
+"""The tables of a profile: temporal, idle, kernels and launches; and the overlap of streams.
 
 The categories are those of Holistic Trace Analysis (HTA; hta/analyzers/breakdown_analysis.py and
 cuda_kernel_analysis.py), so that figures can be compared, with two differences. HTA explains the idle time of each
 stream; here the device is idle if all streams are. HTA counts cudaLaunchKernel, copies and memsets; here every call
 that starts work counts, such as captured graphs and the driver's launches of compiled kernels. Times are in
-microseconds. Each share comes with its denominator, in `of`.
+microseconds. The denominator of each share is in `of`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Table = dict[str, Any]
 
 
 def row(count: float, microseconds: float, *, totals: tuple[float, float], window: float) -> Table:
-    """Return a count, a time, their shares of `totals`, and the time's share of the profiled `window`."""
+    """Return a table row: a count, a time, their shares of `totals`, and the time's share of the profiled `window`."""
     return {
         "count": count,
         "microseconds": round(microseconds, 3),
@@ -35,9 +35,9 @@ def row(count: float, microseconds: float, *, totals: tuple[float, float], windo
 
 
 def temporal(timeline: Timeline) -> Table:
-    """Return the time of computation, of copies or communication alone, and of the idle device.
+    """Return the time in which the device computes, in which it only copies or communicates, and in which it is idle.
 
-    Counts are numbers of kernels or operators; for `idle`, of gaps.
+    Counts are of kernels (on a CPU: operators); of gaps for `idle`.
     """
     window, work = _length(timeline.window), timeline.work
     computations = [activity for activity in work if activity.kind == "compute"]
@@ -79,7 +79,7 @@ def _reason(following: Activity | None, start: float, end: float) -> str:
 
 
 def kernels(timeline: Timeline, *, top: int = 15) -> Table:
-    """Return kernels (CPU: operators) by kind and group, memory kernels by name, and the `top` names by time.
+    """Return the time of kernels (on a CPU: operators) by kind and group, of copies by name, and of the `top` names.
 
     Shares are of all kernels and of the sum of their durations.
     """
@@ -108,8 +108,8 @@ def launches(timeline: Timeline) -> Table:
 
     short: kernels that take less time than their launch; shares are of kernels and their time
     slow: launching calls of more than 50 us; shares are of launching calls and their time
-    delayed: kernels that start more than 100 us after their launch; shares are of first kernels and of the sum of
-        delays. Delays overlap each other and work, and a full queue costs nothing: their share of the window is None.
+    delayed: kernels that start more than 100 us after their launch; shares are of all delays. Delays overlap with
+        each other and with work, and do no harm if the queue is full, so that their share of the window is None.
     delays, shorter: histograms of the delays, and of the durations of `short` kernels
 
     The launch of a captured graph is divided evenly among its kernels; only the first of them has a delay.
@@ -157,7 +157,7 @@ def histogram(durations: Iterable[float]) -> list[dict[str, float]]:
 
 
 def streams(timeline: Timeline) -> Table | None:
-    """Return the streams of a step in the middle of the profile; None if there is one stream.
+    """Return the work of each stream in a step from the middle of the profile; None if there is only one stream.
 
     lanes: the spans of each stream, merged by group, in us from the step's first kernel
     overlap: the time in which two or more streams ran; its share is of the step's busy time
@@ -205,7 +205,7 @@ def _by_group(work: Iterable[Activity], step: Span) -> list[Table]:
 
 
 def _middle_step(timeline: Timeline) -> Span:
-    """Return the span from the first kernel of a step in the middle to that of the next."""
+    """Return the span from the first kernel of the middle step to the first kernel of the next step."""
     first_kernels = [
         min((a.start for a in timeline.work if a.launch is not None and start <= a.launch.start <= end), default=start)
         for start, end in timeline.steps

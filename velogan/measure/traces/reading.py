@@ -48,7 +48,7 @@ Event = Mapping[str, Any]
 
 
 def allow_captured_graphs() -> None:
-    """Let the profiler record all captured graphs; by default torch.profiler misses some."""
+    """Set TEARDOWN_CUPTI=0, unless it is set, so that torch.profiler records all captured graphs."""
     os.environ.setdefault("TEARDOWN_CUPTI", "0")
 
 
@@ -64,7 +64,7 @@ def load_events(path: Path) -> list[dict[str, Any]]:
 
 
 def read_timeline(events: Iterable[Event]) -> Timeline:
-    """Return the timeline of training steps, the ranges named STEP. Raises ValueError if there is none."""
+    """Return the timeline of the training steps: ranges named STEP. Raises ValueError if there are none."""
     events = [event for event in events if event.get("ph") == "X"]
     steps = sorted(_span(event) for event in events if event.get("cat") == _RANGE and event["name"] == STEP)
     if not steps:
@@ -82,7 +82,7 @@ def read_timeline(events: Iterable[Event]) -> Timeline:
 
 @dataclass(eq=False)
 class _Call:
-    """A host operator or range; `operator`: itself, or the innermost operator around a range."""
+    """An operator or a named range on the host; `operator` is the innermost operator around it, or itself."""
 
     name: str
     start: float
@@ -92,7 +92,7 @@ class _Call:
     children: list[Span] = field(default_factory=list)
 
     def activity(self) -> Activity:
-        """Return the operator without the operators inside it, as one or more spans, which may be empty."""
+        """Return the operator's own work, without the operators inside it; its spans may be empty."""
         own, covered_to = [], self.start
         for start, end in self.children:
             own.append((covered_to, start))
@@ -105,7 +105,7 @@ class _Call:
 
 
 def _read_host(events: Iterable[Event]) -> tuple[list[_Call], dict[int, tuple[Launch, str]]]:
-    """Return operators in order of time, and launches by correlation id, with the group of the operator around them."""
+    """Return operators ordered by start, and launches by correlation id, with the group of the operator around each."""
     operators: list[_Call] = []
     launches: dict[int, tuple[Launch, str]] = {}
     stacks: dict[Any, list[_Call]] = {}  # the open calls of each thread
@@ -147,7 +147,7 @@ def _kernels(events: list[Event], launches: Mapping[int, tuple[Launch, str]]) ->
 
 
 def _kernel_kind(name: str) -> Kind:
-    """Return the kind as in Holistic Trace Analysis (hta/utils/utils.py, get_kernel_type), plus newer NCCL names."""
+    """Return the kind as Holistic Trace Analysis does (hta/utils/utils.py, get_kernel_type), with newer NCCL names."""
     if "ncclKernel" in name or "ncclDevKernel" in name:
         return "communication"
     return "memory" if "Memcpy" in name or "Memset" in name else "compute"

@@ -22,7 +22,7 @@ GROUPS = (CONVOLUTION, NORM, MOVEMENT, UPDATE, COMPILED, OTHER)
 
 @dataclass(frozen=True)
 class Launch:
-    """The runtime call that starts kernels on a device: one, or all of a captured graph."""
+    """A runtime call that starts one kernel on a device, or all kernels of a captured graph."""
 
     start: float
     duration: float
