@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -176,9 +177,16 @@ def test_counts_an_unreadable_scan_once(tmp_path: Path) -> None:
             _series(tmp_path / side / f"{patient}", f"patient {patient}", _planes(3, patient))
     (tmp_path / "A" / "broken.dcm").write_bytes(bytes(128) + b"DICM" + bytes(40))
     data = open_data(
-        _config(tmp_path / "A", tmp_path / "B", validation=8), task=lambda _: None, print_line=lambda _: None
+        _config(tmp_path / "A", tmp_path / "B", validation=8), task=lambda _: lambda *_: None, print_line=lambda _: None
     )
     assert [len(domain.skipped) for domain in (data.a, data.held_out["a"], data.b)] == [1, 0, 0]
+    for side in "AB":
+        (tmp_path / side).rename(tmp_path / f"train{side}")
+    shutil.copytree(tmp_path / "trainA", tmp_path / "testA")
+    config = _config(tmp_path, validation=8)
+    test = find_sources(config).a.test
+    assert test is not None
+    assert [name for name, _ in open_domain(test, config, test=True).skipped] == ["broken.dcm"]
 
 
 def test_reports_a_damaged_file_and_reads_a_changed_one_again(tmp_path: Path, other: Path) -> None:

@@ -36,7 +36,7 @@ Split = Literal["train", "test"]
 
 
 class RenderedScene(NamedTuple):
-    """An image and its true translation `(H, W, 3)`, which are equal where `mask` `(H, W)` is 0, not 255; all uint8."""
+    """An image and its true translation `(H, W, 3)`, and a mask `(H, W)`: 255 on the fruits, 0 elsewhere; all uint8."""
 
     image: np.ndarray
     truth: np.ndarray
@@ -51,9 +51,9 @@ class _Scene(NamedTuple):
 
 
 def render(split: Split, domain: Domain, index: int, *, image_size: int, seed: int) -> RenderedScene:
-    """Render one image, a pure function of the arguments. Domain A holds apples, B oranges."""
+    """Render one image with its truth and mask, a pure function of the arguments. Domain A holds apples, B oranges."""
     kinds: tuple[Kind, Kind] = ("apple", "orange") if domain == "A" else ("orange", "apple")
-    scene = _scene(split, domain, index, image_size=image_size, seed=seed)
+    scene = _draw_scene(split, domain, index, image_size=image_size, seed=seed)
     image, covered = _paint(scene, kinds[0])
     truth, also_covered = _paint(scene, kinds[1])
     mask = _blocks(np.maximum(covered, also_covered)).max(axis=(1, 3)) > 0
@@ -73,9 +73,9 @@ def render_folder(
     """Render `count` training and `test_count` test images of each domain as PNG files, in parallel.
 
     Writes `trainA trainB testA testB`, and for each `testA/x.png` the same scene with the other fruit in `truthA/x.png`
-    and the object's mask in `maskA/x.png`; likewise B. `test_size` is `image_size` by default. A folder that holds this
-    set is reused, another such set replaced. The folder appears complete or not at all. Raises ValueError if it holds
-    anything else.
+    and the mask of the fruit in `maskA/x.png`; likewise for B. `test_size` is `image_size` by default. A folder that
+    holds this set is reused, a set with other settings replaced. The folder appears complete or not at all. Raises
+    ValueError if it holds other files.
     """
     directory = Path(directory)
     sizes = {"image_size": image_size, "test_size": test_size or image_size, "seed": seed}
@@ -89,7 +89,7 @@ def render_folder(
                 (temp_dir / folder).mkdir()
             jobs = [("train", domain, index) for domain in ("A", "B") for index in range(count)]
             jobs += [("test", domain, index) for domain in ("A", "B") for index in range(test_count)]
-            _run(partial(_write, directory=temp_dir, **sizes), jobs, progress)
+            _render_all(partial(_save_scene, directory=temp_dir, **sizes), jobs, progress)
             (temp_dir / MANIFEST).write_text(json.dumps(manifest, indent=2))
             move_into_place(temp_dir, directory, is_valid=lambda: _read_manifest(directory) == manifest)
     except OSError as error:
@@ -99,10 +99,10 @@ def render_folder(
 
 
 def render_truth(directory: Path, names: Mapping[Domain, Sequence[str]], *, into: Path) -> Path | None:
-    """Render the true translations of the training images `names` of the set in `directory`.
+    """Render the true translations of the training images `names`, by domain, of the set in `directory`.
 
-    Returns a folder in `into`, reused the next time, with `truthA/x.png` and `maskA/x.png` for each `x.png`; likewise
-    B. Returns None if `directory` holds no set that was rendered by this version.
+    Returns a folder in `into`, reused by later calls, with `truthA/x.png` and `maskA/x.png` for each `x.png` of A;
+    likewise for B. Returns None if `directory` holds no set that was rendered by this version.
     """
     manifest = _read_manifest(directory)
     if manifest is None or manifest.get("version") != VERSION:
@@ -144,24 +144,24 @@ def _reject_other_files(directory: Path) -> None:
         )
 
 
-def _run(write: Callable[[tuple], None], jobs: list[tuple], progress: Progress | None) -> None:
+def _render_all(save_scene: Callable[[tuple], None], jobs: list[tuple], progress: Progress | None) -> None:
     workers = min(os.cpu_count() or 1, len(jobs) // 64)
     with ExitStack() as stack:
-        results = map(write, jobs)
+        results = map(save_scene, jobs)
         if workers > 1:  # else starting processes would take longer than rendering
             # "spawn": the caller may have threads and a device open, which a fork must not inherit.
             pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=get_context("spawn")))
-            results = pool.map(write, jobs, chunksize=16)
+            results = pool.map(save_scene, jobs, chunksize=16)
         for done, _ in enumerate(results, start=1):
             if progress:
                 progress(done, len(jobs))
 
 
-def _write(job: tuple[Split, Domain, int], *, directory: Path, image_size: int, test_size: int, seed: int) -> None:
+def _save_scene(job: tuple[Split, Domain, int], *, directory: Path, image_size: int, test_size: int, seed: int) -> None:
     split, domain, index = job
     fruit: Kind = "apple" if domain == "A" else "orange"
     if split == "train":
-        images = (_paint(_scene(split, domain, index, image_size=image_size, seed=seed), fruit)[0],)
+        images = (_paint(_draw_scene(split, domain, index, image_size=image_size, seed=seed), fruit)[0],)
     else:
         images = render(split, domain, index, image_size=test_size, seed=seed)
     for folder, image in zip((split, "truth", "mask"), images):
@@ -169,20 +169,20 @@ def _write(job: tuple[Split, Domain, int], *, directory: Path, image_size: int, 
         save_picture(directory / f"{folder}{domain}" / f"{fruit}-{index:05d}.png", picture)
 
 
-def _scene(split: Split, domain: Domain, index: int, *, image_size: int, seed: int) -> _Scene:
+def _draw_scene(split: Split, domain: Domain, index: int, *, image_size: int, seed: int) -> _Scene:
     key = [seed, 0 if split == "train" else 1, 0 if domain == "A" else 1, index]
     random = np.random.default_rng(np.random.SeedSequence(key))
     canvas, horizon = paint_background(random, image_size * SUPERSAMPLING)
     light = draw_light(random)
-    fruits = _place(random)
+    fruits = _draw_fruits(random)
     bounce = canvas[:, int(0.8 * canvas.shape[1]) :].mean(axis=(1, 2)).reshape(3, 1, 1)
     for fruit in fruits:
         cast_shadow(canvas, light, x=fruit.x, y=fruit.y, radius=fruit.radius, horizon=horizon)
     return _Scene(canvas, light, bounce, fruits)
 
 
-def _place(random: np.random.Generator) -> list[Fruit]:
-    """Place one fruit, or two side by side, the nearer one last."""
+def _draw_fruits(random: np.random.Generator) -> list[Fruit]:
+    """Draw one fruit, or two side by side, the nearer one last."""
     if random.random() < 0.85:
         radius = random.uniform(0.25, 0.34)
         places = [(random.uniform(0.4, 0.6), random.uniform(0.52, 0.95 - radius), radius)]
@@ -208,6 +208,6 @@ def _paint(scene: _Scene, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _blocks(plane: np.ndarray) -> np.ndarray:
-    """View `(S, S)` samples as `(H, s, W, s)`, a block for each pixel."""
+    """View `(S, S)` samples as `(H, s, W, s)`, a block of `s` x `s` samples for each pixel."""
     side = plane.shape[0] // SUPERSAMPLING
     return plane.reshape(side, SUPERSAMPLING, side, SUPERSAMPLING)

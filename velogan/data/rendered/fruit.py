@@ -11,14 +11,14 @@ from typing import Literal
 
 import numpy as np
 
-from velogan.data.rendered.scenery import TILE, Light, linear, look_up, mix, noise_tile, smooth_step, stretch
+from velogan.data.rendered.scenery import TILE, Light, look_up, mix, noise_tile, smooth_step, stretch, to_linear
 
 Kind = Literal["apple", "orange"]
 
 
 @dataclass(frozen=True)
 class Fruit:
-    """An object of a scene: position and size relative to the image, pose in radians, textures of both skins."""
+    """A fruit of a scene: position and size relative to the image, pose in radians, looks as apple and as orange."""
 
     x: float
     y: float
@@ -27,7 +27,7 @@ class Fruit:
     tilt: float
     lump: float
     leaf: float
-    """Side (sign) and length of the leaf; 0 for none."""
+    """Side (by its sign) and length of the leaf; 0: no leaf."""
     stem_bend: float
     redness: float
     ground: np.ndarray
@@ -40,7 +40,7 @@ class Fruit:
 
 @dataclass(frozen=True)
 class _Surface:
-    """Geometry of the visible half: normals, coverage of the outline and angles to the axis, each `(h, w)`."""
+    """The visible half of a fruit: normals, coverage of the outline and angles to the axis, each `(h, w)`."""
 
     x: np.ndarray
     y: np.ndarray
@@ -54,10 +54,10 @@ class _Surface:
 def draw_fruit(random: np.random.Generator, *, x: float, y: float, radius: float) -> Fruit:
     """Sample the pose of a fruit at a position, and the skins of both kinds."""
     is_green = random.random() < 0.25
-    ground = linear(random.uniform(0.46, 0.58), random.uniform(0.68, 0.78), random.uniform(0.2, 0.32))
+    ground = to_linear(random.uniform(0.46, 0.58), random.uniform(0.68, 0.78), random.uniform(0.2, 0.32))
     if not is_green:
-        ground = linear(random.uniform(0.78, 0.88), random.uniform(0.5, 0.66), random.uniform(0.2, 0.3))
-    flush = linear(random.uniform(0.62, 0.76), random.uniform(0.03, 0.1), random.uniform(0.08, 0.16))
+        ground = to_linear(random.uniform(0.78, 0.88), random.uniform(0.5, 0.66), random.uniform(0.2, 0.3))
+    flush = to_linear(random.uniform(0.62, 0.76), random.uniform(0.03, 0.1), random.uniform(0.08, 0.16))
     return Fruit(
         x=x,
         y=y,
@@ -70,7 +70,7 @@ def draw_fruit(random: np.random.Generator, *, x: float, y: float, radius: float
         redness=random.uniform(-0.4, -0.2) if is_green else random.uniform(0.65, 0.95),
         ground=ground,
         flush=flush,
-        peel_colour=linear(random.uniform(1.0, 1.04), random.uniform(0.60, 0.65), random.uniform(0.04, 0.1)),
+        peel_colour=to_linear(random.uniform(1.0, 1.04), random.uniform(0.60, 0.65), random.uniform(0.04, 0.1)),
         streaks=_streaks(random),
         noise=noise_tile(random),
         peel=_peel(random),
@@ -95,7 +95,7 @@ def _peel(random: np.random.Generator) -> np.ndarray:
 
 
 def paint_fruit(canvas: np.ndarray, fruit: Fruit, kind: Kind, *, light: Light, bounce: np.ndarray) -> np.ndarray:
-    """Paint a fruit into the linear `canvas` `(3, S, S)`; return its coverage. `bounce`: light from the ground."""
+    """Paint a fruit into linear `canvas` `(3, S, S)`; return its coverage `(S, S)`. `bounce`: light from the ground."""
     size = canvas.shape[-1]
     coverage = np.zeros((size, size), np.float32)
     reach = 1.6 * fruit.radius
@@ -147,7 +147,7 @@ def _surface(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> _Surfa
 def _shade(
     fruit: Fruit, surface: _Surface, skin, toward: np.ndarray, *, light: Light, bounce: np.ndarray
 ) -> np.ndarray:
-    """Light the skin by sky, ground and a lamp with a highlight; it is dark in the dimple and at the ground."""
+    """Light the skin by sky, ground and key light, with a highlight; darken the dimple and the part near the ground."""
     albedo, normal, dimple, gloss, sharpness = skin(fruit, surface)
     facing = normal[0] * toward[0] + normal[1] * toward[1] + normal[2] * toward[2]
     half = toward + np.array([0, 0, 1], np.float32)
@@ -168,7 +168,7 @@ def _normal(surface: _Surface, push_x: np.ndarray, push_y: np.ndarray, push_z: n
 
 
 def _dent(surface: _Surface, depth: float, width: float):
-    """Dent the pole: the height is -depth exp(-pole / width), and the normal changes by its negative gradient."""
+    """Dent the pole by depth exp(-pole / width); return that exponential, and the normal's change in x, y and z."""
     dimple = np.exp(-surface.pole / width)
     slope = depth / width * dimple
     along = 1 - surface.pole
@@ -177,7 +177,7 @@ def _dent(surface: _Surface, depth: float, width: float):
 
 
 def _around(surface: _Surface) -> tuple[np.ndarray, np.ndarray]:
-    """Return screen coordinates in which equal steps are equal angles on the sphere."""
+    """Return texture coordinates in which equal steps are about equal angles on the sphere."""
     stretched = 1 + 0.35 * (1 - surface.z) ** 2
     return 1.2 + surface.x * stretched * 0.3, 1.2 + surface.y * stretched * 0.3
 
@@ -192,7 +192,7 @@ def _apple_skin(fruit: Fruit, surface: _Surface):
     blotches = look_up(fruit.noise, *_around(surface))
     red = smooth_step(0.0, 1.0, fruit.redness + 0.17 * streaks + 0.12 * blotches + 0.12 * np.cos(longitude - 0.6))
     albedo = mix(fruit.ground, fruit.flush, red)
-    albedo = mix(albedo, linear(0.62, 0.6, 0.22), 0.75 * np.exp(-surface.pole / 0.03))
+    albedo = mix(albedo, to_linear(0.62, 0.6, 0.22), 0.75 * np.exp(-surface.pole / 0.03))
     return albedo, _normal(surface, push_x, push_y, push_z), 0.8 * dimple, 0.55, 55
 
 
@@ -206,14 +206,14 @@ def _orange_skin(fruit: Fruit, surface: _Surface):
     push_x = push_x - bump * (look_up(fruit.peel, u + step, v) - here)
     push_y = push_y - bump * (look_up(fruit.peel, u, v + step) - here)
     albedo = fruit.peel_colour * (1 + 0.1 * here)
-    albedo = mix(albedo, linear(0.75, 0.66, 0.12), 0.5 * np.exp(-surface.pole / 0.05))
+    albedo = mix(albedo, to_linear(0.75, 0.66, 0.12), 0.5 * np.exp(-surface.pole / 0.05))
     button = 1 - smooth_step(0.006, 0.012, surface.pole)
-    albedo = mix(albedo, linear(0.36, 0.44, 0.14), button)
+    albedo = mix(albedo, to_linear(0.36, 0.44, 0.14), button)
     return albedo, _normal(surface, push_x, push_y, push_z), 0.5 * dimple, 0.16, 14
 
 
 def _stem(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return colour and coverage of a short bent stem in the dimple."""
+    """Return the colour and coverage of a short, bent stem in the dimple."""
     root = 0.95 * float(np.cos(fruit.tilt))
     along = np.clip((y - root) / 0.42, 0, 1)
     centre = fruit.stem_bend * along * along
@@ -222,11 +222,11 @@ def _stem(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> tuple[np.
     beyond = np.maximum(np.maximum(root - y, y - root - 0.42), 0)
     distance = np.sqrt((x - centre) ** 2 + beyond**2) - width
     alpha = np.clip(0.5 - distance / pixel, 0, 1)
-    return linear(0.42, 0.3, 0.16) * (0.75 - 0.45 * np.clip(offset, -1, 1) + 0.3 * along), alpha
+    return to_linear(0.42, 0.3, 0.16) * (0.75 - 0.45 * np.clip(offset, -1, 1) + 0.3 * along), alpha
 
 
 def _leaf(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return colour and coverage of a pointed leaf with a pale rib, rooted at the pole."""
+    """Return the colour and coverage of a pointed leaf with a pale rib, rooted at the pole."""
     root, length = 0.98 * float(np.cos(fruit.tilt)), abs(fruit.leaf)
     side = np.sign(fruit.leaf)
     along = (side * x * 0.88 + (y - root) * 0.47) / length
@@ -235,4 +235,4 @@ def _leaf(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> tuple[np.
     alpha = np.clip((width - np.abs(off)) * length / pixel + 0.5, 0, 1) * ((along > 0) & (along < 1))
     rib = np.exp(-np.square(off / 0.02)) * 0.35
     shade = 0.8 + 1.6 * off + 0.25 * along + rib
-    return linear(0.32, 0.58, 0.2) * shade, alpha.astype(np.float32)
+    return to_linear(0.32, 0.58, 0.2) * shade, alpha.astype(np.float32)

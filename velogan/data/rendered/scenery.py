@@ -17,7 +17,7 @@ TILE = 256
 
 @dataclass(frozen=True)
 class Light:
-    """One key light. `direction` is a unit vector to the light (x right, y up, z to the viewer)."""
+    """A key light and ambient light. `direction`: unit vector to the key light (x right, y up, z to the viewer)."""
 
     direction: np.ndarray
     colour: np.ndarray
@@ -27,12 +27,12 @@ class Light:
 def random_colour(
     random: np.random.Generator, saturation: tuple[float, float], value: tuple[float, float]
 ) -> np.ndarray:
-    """Draw a colour of any hue, `(3, 1, 1)` linear light, from ranges in display space."""
+    """Draw a colour of any hue, `(3, 1, 1)` in linear light; the ranges of HSV apply to display values."""
     rgb = colorsys.hsv_to_rgb(random.random(), random.uniform(*saturation), random.uniform(*value))
-    return linear(*rgb)
+    return to_linear(*rgb)
 
 
-def linear(red: float, green: float, blue: float) -> np.ndarray:
+def to_linear(red: float, green: float, blue: float) -> np.ndarray:
     """Convert display values in [0, 1] to linear light `(3, 1, 1)`, with a gamma of 2."""
     return np.square(np.array([red, green, blue], np.float32)).reshape(3, 1, 1)
 
@@ -55,7 +55,7 @@ def noise_tile(random: np.random.Generator) -> np.ndarray:
 
 
 def look_up(tile: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Sample a repeating texture at coordinates in tile units."""
+    """Sample a repeating texture at horizontal `u` and vertical `v`, in tiles, by nearest neighbour."""
     columns = (u * TILE).astype(np.int32) & (TILE - 1)
     rows = (v * TILE).astype(np.int32) & (TILE - 1)
     return tile[rows, columns]
@@ -122,7 +122,7 @@ def _wooden_floor(random: np.random.Generator, u: np.ndarray, v: np.ndarray, til
     seam = np.minimum(planks - plank, 1 - (planks - plank))
     shade = (0.8 + 0.35 * tone + 0.07 * grain + 0.05 * rings) * (0.45 + 0.55 * smooth_step(0.0, 0.05, seam))
     value = random.uniform(0.45, 0.85)
-    return linear(value, value * random.uniform(0.76, 0.85), value * random.uniform(0.56, 0.72)) * shade
+    return to_linear(value, value * random.uniform(0.76, 0.85), value * random.uniform(0.56, 0.72)) * shade
 
 
 def _cloth_floor(random: np.random.Generator, u: np.ndarray, v: np.ndarray, tile: np.ndarray) -> np.ndarray:
@@ -158,7 +158,7 @@ FLOORS: tuple[Painter, ...] = (_wooden_floor, _cloth_floor, _plain_floor, _tiled
 
 
 def paint_background(random: np.random.Generator, size: int) -> tuple[np.ndarray, float]:
-    """Paint a background `(3, size, size)`; return it and the horizon's y, 0 if seen from above."""
+    """Paint a background `(3, size, size)`; return it and the horizon's y, which is 0 for a view from above."""
     steps = ((np.arange(size, dtype=np.float32) + 0.5) / size).astype(np.float32)
     x, y = np.broadcast_to(steps, (size, size)), np.broadcast_to(steps[:, None], (size, size))
     tile = noise_tile(random)
@@ -191,7 +191,7 @@ def draw_light(random: np.random.Generator) -> Light:
 
 
 def cast_shadow(canvas: np.ndarray, light: Light, *, x: float, y: float, radius: float, horizon: float) -> None:
-    """Darken `canvas` in place under an object of `radius` at (x, y), softly, and more at the contact."""
+    """Cast a soft shadow of an object of `radius` at (x, y) on `canvas`, in place; it is darkest at the contact."""
     size = canvas.shape[-1]
     steps = (np.arange(size, dtype=np.float32) + 0.5) / size
     low, flat = (0.86, 0.34) if horizon else (0.22, 1.0)

@@ -1,4 +1,4 @@
-"""Annotations of training images, in image files of the same name: masks, and label maps with classes."""
+"""Annotations of training images, in picture files of the same names: masks, and label maps."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ VOID = 255
 
 MAX_CLASSES = 255
 DEFAULT_CLASSES = 19
-"""The number of classes if label maps were not read yet: that of Cityscapes."""
+"""The number of classes that is assumed before label maps are read: that of Cityscapes."""
 
 _MAX_SAMPLED_MAPS = 200
-"""Label maps that are searched for colours."""
+"""Maximum number of label maps of a domain that are searched for colours."""
 
-_COMPARED = 8
-"""Files whose shapes are compared with those of their pictures before both are resized."""
+_MAX_COMPARED = 8
+"""Maximum number of annotations whose aspect ratios are compared with those of their pictures, before resizing."""
 
 _UNANNOTATED = {"masks": "may change everywhere", "labels": "may change their classes"}
 """The effect of a missing annotation, by kind."""
@@ -41,16 +41,16 @@ _UNANNOTATED = {"masks": "may change everywhere", "labels": "may change their cl
 
 @dataclass(frozen=True)
 class Masks(Annotation):
-    """Masks: white (black if `inverted`) is what may change. An image without one may change everywhere.
+    """Masks: white, or black if `inverted`, marks what may change. An image without a mask may change everywhere.
 
-    A batch holds `(B, 1, h, w)`: 1 on what may change, 0 elsewhere.
+    A batch holds `(B, 1, h, w)`: 1 for what may change, 0 elsewhere.
     """
 
     ABSENT = 1
 
     inverted: bool = False
 
-    def values(self, crop: np.ndarray) -> np.ndarray:
+    def convert_crop(self, crop: np.ndarray) -> np.ndarray:
         return (crop > np.iinfo(crop.dtype).max // 2) != self.inverted
 
     def decode(self, crops: Tensor) -> Tensor:
@@ -59,9 +59,9 @@ class Masks(Annotation):
 
 @dataclass(frozen=True)
 class Labels(Annotation):
-    """Label maps with the classes `colours`, `(K, C)` in levels of 8 bits: colours, or numbers if C is 1.
+    """Label maps. `colours`: `(K, C)`, the colour of each class in 0..255, or its number if C is 1.
 
-    A batch holds the classes `(B, h, w)`, 0 to K - 1, and -1 for none.
+    A batch holds `(B, h, w)`: the class, 0 to K - 1, or -1 for none.
     """
 
     ABSENT = -1
@@ -76,16 +76,16 @@ class Labels(Annotation):
 
 
 def _find_classes(maps: Tensor, colours: Tensor) -> Tensor:
-    """Return the class `(B, h, w)` of each pixel of `(B, h, w, C)` levels of 8 bits: the nearest of `colours` `(K, C)`.
+    """Return the class `(B, h, w)` of each pixel of `maps` `(B, h, w, C)`, 0..255: the nearest of `colours` `(K, C)`.
 
-    It is -1 if none is near. If C is 1, they are numbers of classes, and only the same number counts.
+    It is -1 if no colour is near. If C is 1, colours are numbers, of which only an equal one is near.
     """
     nearest, distance = nearest_labels((maps / 127.5 - 1).movedim(-1, 1), colours / 127.5 - 1)
     return torch.where(distance <= (MIN_COLOUR_DISTANCE if colours.shape[1] > 1 else 0.5), nearest, -1)
 
 
 def example_batch(config: DataConfig, shape: tuple[int, int, int], device: torch.device) -> dict[str, Tensor]:
-    """Return annotations for a batch of `shape` (B, h, w): everything may change, and has one class."""
+    """Return the configured annotations for a batch of `shape` (B, h, w): masks of 1, label maps of class 0."""
     count, height, width = shape
     masks = {name: torch.ones(count, 1, height, width, device=device) for name in config.annotations}
     labels = {name: torch.zeros(shape, dtype=torch.long, device=device) for name in masks if name.startswith("label_")}
@@ -93,7 +93,7 @@ def example_batch(config: DataConfig, shape: tuple[int, int, int], device: torch
 
 
 def example_colours(config: DataConfig, classes: int = DEFAULT_CLASSES) -> Tensor | None:
-    """Return equal colours for `classes` classes if `config` names label maps; else None."""
+    """Return placeholders `(classes, 3)` for the colours of classes if `config` names label maps; else None."""
     return torch.zeros(classes, 3) if config.labels_a or config.labels_b else None
 
 
@@ -102,8 +102,8 @@ class AnnotationFiles:
     """The annotations of one domain's pictures.
 
     kind: "masks" or "labels"
-    option: the field of the configuration, and its value
-    names: the files of `folder`, by their stems
+    option: the field of the configuration and its value, for messages
+    names: the names of the files in `folder`, by their stems
     """
 
     kind: str
@@ -112,7 +112,7 @@ class AnnotationFiles:
     names: Mapping[str, str]
 
     def annotated(self, pictures: Sequence[str]) -> list[str]:
-        """Return those of `pictures` that have an annotation. Raises ValueError if none has."""
+        """List the `pictures` that have an annotation. Raises ValueError if none has one."""
         if annotated := [name for name in pictures if stem(name) in self.names]:
             return annotated
         raise ValueError(
@@ -121,7 +121,7 @@ class AnnotationFiles:
 
 
 def find_annotations(config: DataConfig, sources: Iterable[DomainSource]) -> dict[str, AnnotationFiles]:
-    """Find the masks and label maps in the folders that `config` names, by its fields.
+    """Find the masks and label maps in the folders that `config` names; return them by field, such as `masks_a`.
 
     Raises ValueError if a path is not a folder, or contains no file named like a training picture.
     """
@@ -149,20 +149,20 @@ def open_annotations(
     task: Task,
     print_line: Callable[[str], None],
 ) -> dict[str, Annotation]:
-    """Open the annotations `files`, by their names in a batch. Raises ValueError if they do not fit the images."""
+    """Open annotations; return them by name in a batch, such as `mask_a`. Raises ValueError if they do not fit."""
     opened: dict[str, Annotation] = {}
     maps: dict[str, tuple[Domain, tuple[int, ...]]] = {}
     for source, domain in domains:
         letter = source.letter.lower()
         if (masks := files.get(f"masks_{letter}")) is not None:
-            prepared, indices = _open(config, source, domain, masks, task, print_line)
+            prepared, indices = _prepare(config, source, domain, masks, task, print_line)
             _check_has_white(prepared, masks.option)
             keeps_white = config.masks_keep == "inside"
             count, colour = pluralize(len(prepared), "mask"), "white" if keeps_white else "black"
             print_line(f"domain {source.letter}: {count}: what is {colour} there stays as it is")
             opened[f"mask_{letter}"] = Masks(prepared, indices, inverted=keeps_white)
         if (labels := files.get(f"labels_{letter}")) is not None:
-            maps[letter] = _open(config, source, domain, labels, task, print_line)
+            maps[letter] = _prepare(config, source, domain, labels, task, print_line)
     if maps:
         option = " and ".join(files[f"labels_{letter}"].option for letter in maps)
         colours = _find_class_colours({letter: prepared for letter, (prepared, _) in maps.items()}, option, print_line)
@@ -170,7 +170,7 @@ def open_annotations(
     return opened
 
 
-def _open(
+def _prepare(
     config: DataConfig,
     source: DomainSource,
     domain: Domain,
@@ -178,9 +178,9 @@ def _open(
     task: Task,
     print_line: Callable[[str], None],
 ) -> tuple[Domain, tuple[int, ...]]:
-    """Prepare the annotations of `domain`; return them, and for each image the index of its annotation or -1.
+    """Prepare the annotations of `domain`; return them, and for each image the index of its annotation, or -1.
 
-    Reports how many pictures have none and how many files have no picture. Raises ValueError if one cannot be read or
+    Prints how many pictures have none and how many files have no picture. Raises ValueError if one cannot be read or
     has another shape than its picture.
     """
     option, annotated = files.option, files.annotated(domain.names)
@@ -192,7 +192,7 @@ def _open(
         print_line(f"domain {source.letter}: {unmatched}")
     folder = Folder if files.kind == "masks" else LabelMaps
     images = folder(files.folder, tuple(files.names[stem(name)] for name in annotated), filled=False)
-    _compare_shapes(option, cast(Folder, source.train).select_names(annotated), images)
+    _check_aspect_ratios(option, cast(Folder, source.train).select_names(annotated), images)
     progress, channels = task(f"preparing {files.kind} {source.letter}"), 1 if files.kind == "masks" else None
     opened = open_domain(images, config, test=False, channels=channels, progress=progress)
     if opened.skipped:
@@ -209,9 +209,9 @@ def _open(
     return opened, tuple(by_name.get(name, -1) for name in domain.names)
 
 
-def _compare_shapes(option: str, pictures: Folder, annotations: Folder) -> None:
-    """Raise ValueError if the aspect ratios of a picture and its annotation differ; only a few are read."""
-    for index in range(0, len(annotations.names), -(-len(annotations.names) // _COMPARED)):
+def _check_aspect_ratios(option: str, pictures: Folder, annotations: Folder) -> None:
+    """Raise ValueError if the aspect ratios of a picture and its annotation differ; `_MAX_COMPARED` pairs are read."""
+    for index in range(0, len(annotations.names), -(-len(annotations.names) // _MAX_COMPARED)):
         name, other = pictures.names[index], annotations.names[index]
         try:
             height, width, _ = pictures.read(name).pixels.shape
@@ -219,14 +219,14 @@ def _compare_shapes(option: str, pictures: Folder, annotations: Folder) -> None:
         except (OSError, ValueError):
             continue
         if abs(height * other_width - width * other_height) > max(height, width, other_height, other_width):
-            raise ValueError(  # they differ by more than rounding to a pixel
+            raise ValueError(  # a side differs by more than rounding to a pixel
                 f"{option}: {other} has {other_width}x{other_height} pixels, but {name} has {width}x{height}, so they "
                 "do not fit: give both one aspect ratio"
             )
 
 
 def _check_has_white(masks: Domain, option: str) -> None:
-    """Raise ValueError if nothing in the masks is white."""
+    """Raise ValueError if the masks have no white pixel, or no unsigned type, whose maximum is white."""
     if masks.format.dtype == "float32":
         raise ValueError(f"{option}: masks hold floating-point or signed pixels: save them in 8 or 16 bits")
     brightest = max(int(masks.image(index).max()) for index in range(len(masks)))
@@ -239,7 +239,7 @@ def _check_has_white(masks: Domain, option: str) -> None:
 
 
 def _find_class_colours(maps: Mapping[str, Domain], option: str, print_line: Callable[[str], None]) -> Tensor:
-    """Return the colours or numbers of the classes of all label maps, as `Labels` has them, and report them."""
+    """Return the colours or numbers of the classes in all label maps, see `Labels`, and print them."""
     formats = {(domain.format.channels, domain.format.dtype) for domain in maps.values()}
     if len(formats) > 1 or any(dtype == "float32" for _, dtype in formats):
         raise ValueError(f"{option}: give label maps of one kind, of 8 bits: all of numbers (grey), or all of colours")
@@ -271,11 +271,11 @@ def _find_class_colours(maps: Mapping[str, Domain], option: str, print_line: Cal
 
 
 def _find_numbers(maps: Iterable[Domain], option: str) -> Tensor:
-    """Return the numbers of the classes, `(K, 1)`, of maps with one channel."""
+    """Return the numbers of the classes in maps of one channel, `(K, 1)`."""
     numbers = sorted(
         {int(value) for domain in maps for index in range(len(domain)) for value in np.unique(domain.image(index))}
     )
-    if numbers != [0, VOID]:  # which is a picture in black and white
+    if numbers != [0, VOID]:  # 0 and 255 alone are two classes, black and white
         numbers = [number for number in numbers if number != VOID]
     if len(numbers) < 2 or numbers[-1] > VOID or len(numbers) > MAX_CLASSES:
         span = f"from {numbers[0]} to {numbers[-1]}" if numbers else "below 255"
@@ -287,7 +287,7 @@ def _find_numbers(maps: Iterable[Domain], option: str) -> Tensor:
 
 
 def _find_colours(sample: Sequence[np.ndarray], dtype: str, option: str) -> Tensor:
-    """Return the class colours `(K, C)` of a sample of label maps."""
+    """Find the colours of the classes in a sample of label maps, `(K, C)`. Raises ValueError if there are none."""
     if dtype == "uint8":
         colours = find_label_colours([normalize_batch(torch.from_numpy(image)[None])[0] for image in sample])
         if colours is not None:

@@ -108,7 +108,7 @@ class Domain:
         return self.pixels[start + first * row : start + stop * row].reshape(-1, width, channels)
 
     def sample(self, count: int) -> np.ndarray:
-        """Return all values of `count` images, evenly spread, as a flat array."""
+        """Return all values of up to `count` images, evenly spaced in the domain, as a flat array."""
         numbers = np.unique(np.linspace(0, len(self) - 1, count).astype(int)) if len(self) else ()
         return np.concatenate([np.empty(0, self.pixels.dtype), *(self.image(int(n)).reshape(-1) for n in numbers)])
 
@@ -119,7 +119,7 @@ class Domain:
 
     @property
     def skipped_line(self) -> str | None:
-        """One line that names the skipped files, or None if there are none."""
+        """A line for the user that names some of the skipped files, or None if there are none."""
         if not self.skipped:
             return None
         shown = "; ".join(f"{name} ({reason})" for name, reason in self.skipped[:5])
@@ -138,7 +138,7 @@ class _Settings:
     value_range: Range | None
 
     def key(self, contents: bytes) -> str:
-        """Return the name of a cache entry. It depends on the value range only by the types that can hold it."""
+        """Return the name of a cache entry; of the value range, only whether 8 and 16 bits can hold it matters."""
         span, config = self.value_range, self.config
         can_hold = () if span is None else tuple(can_hold_range(dtype, span) for dtype in ("uint8", "uint16"))
         facts = (VERSION, config.preprocess, config.load_side, config.crop_size, self.test)
@@ -157,8 +157,8 @@ def open_domain(
 ) -> Domain:
     """Open the prepared images of a source; prepare them first if no earlier run did.
 
-    test: the images will not be cropped at random, see `preprocess.prepared_shape`
-    channels: the count that images are converted to, or else skipped; None: the count that suits most images
+    test: whether images are prepared for testing, without a random crop; see `preprocess.prepared_shape`
+    channels: the number of channels; None: the number that suits most images. Images that cannot have it are skipped
     value_range: the pixel values that become -1 and +1; None: the full range of the integer type
 
     Raises ValueError if no picture can be read, or if floating-point pixels come without a range.
@@ -166,9 +166,9 @@ def open_domain(
     settings = _Settings(config, test, channels, value_range)
     domain, note = None, ""
     damage, directory = "", Path()
-    with ThreadPoolExecutor(config.workers or os.cpu_count() or 1) as pool:  # the work releases Python's lock
+    with ThreadPoolExecutor(config.workers or os.cpu_count() or 1) as pool:  # the work releases the GIL
         contents, parent = _list_contents(source, pool), cache_subdir(cache_directory(config), "prepared")
-        for count in dict.fromkeys((None, channels)):  # without a conversion they may have these channels already
+        for count in dict.fromkeys((None, channels)):  # images may have these channels without a conversion
             settings = replace(settings, channels=count)
             directory = parent / settings.key(contents)
             domain, damage = _load(directory)
@@ -186,13 +186,13 @@ def open_domain(
         )
     if domain.skipped and not len(domain):
         raise unreadable_error(source, *domain.skipped[0], count=len(domain.skipped))
-    form = replace(domain.format, pages=config.pages)
+    pixel_format = replace(domain.format, pages=config.pages)
     if isinstance(source, Slices):
-        skipped = domain.skipped if test else (*source.skipped, *domain.skipped)  # held-out slices share the scans
-        return replace(domain, format=source.format(form), skipped=skipped, note=note)
-    form = replace(form, range=value_range)
-    check_range(source, domain.names, form)
-    return replace(domain, format=form, note=note)
+        skipped = (*source.skipped, *domain.skipped)
+        return replace(domain, format=source.format(pixel_format), skipped=skipped, note=note)
+    pixel_format = replace(pixel_format, range=value_range)
+    check_range(source, domain.names, pixel_format)
+    return replace(domain, format=pixel_format, note=note)
 
 
 def check_range(source: ImageSource, names: Sequence[str], pixel_format: PixelFormat) -> None:
@@ -209,7 +209,7 @@ def check_range(source: ImageSource, names: Sequence[str], pixel_format: PixelFo
 
 
 def unreadable_error(source: ImageSource, name: str, reason: str, *, count: int) -> ValueError:
-    """Return the error if none of `count` pictures can be read: `name` because of `reason`."""
+    """Return the error that none of `count` pictures can be read, with the `reason` for one of them, `name`."""
     files = f"{pluralize(count, 'file')} in {source.location}"
     return ValueError(
         f"data.path (--data) {source.path_of(name)} cannot be read (nor any other of the {files} that were tried): "
@@ -218,7 +218,7 @@ def unreadable_error(source: ImageSource, name: str, reason: str, *, count: int)
 
 
 def _list_contents(source: ImageSource, pool: ThreadPoolExecutor) -> bytes:
-    """Return every file's name and the hash of its content."""
+    """Return the names of all files, each with a hash of its content, as one string of bytes."""
     hashes = pool.map(source.content, source.names)
     return "".join(f"{name!r}\0{content}\n" for name, content in zip(source.names, hashes)).encode()
 
@@ -273,7 +273,7 @@ def _build(
 def _write_images(
     path: Path, source: ImageSource, settings: _Settings, pool: ThreadPoolExecutor, progress: Progress | None
 ) -> dict[str, Any]:
-    """Write every image with its own type and channels.
+    """Write every prepared image to `path`, with its own type and channels.
 
     Returns `names`, `shapes` (H, W, C), `dtypes`, and `skipped` (names with reasons). Raises OSError if the file cannot
     be written.
@@ -297,7 +297,7 @@ def _write_images(
 
 
 def _prepare(source: ImageSource, settings: _Settings, name: str) -> np.ndarray | str:
-    """Return a prepared image, or the reason why it is unreadable. Raises ValueError if a second read succeeds."""
+    """Return a prepared image, or why it is unreadable. Raises ValueError if only the first attempt failed."""
     try:
         nearest = isinstance(source, LabelMaps)
         return prepare(source.read(name).pixels, settings.config, test=settings.test, nearest=nearest)
@@ -311,7 +311,7 @@ def _prepare(source: ImageSource, settings: _Settings, name: str) -> np.ndarray 
 
 
 def _convert_images(path: Path, index: dict[str, Any], channels: int | None, value_range: Range | None) -> None:
-    """Convert what `_write_images` wrote to the deepest type and to `channels`; store that type in `index`."""
+    """Convert the images that `_write_images` wrote to their deepest type and to `channels`; update its `index`."""
     dtypes, shapes = index.pop("dtypes"), index["shapes"]
     index["dtype"] = dtype = max(dtypes, key=DEPTHS.index, default="uint8")
     channels = channels or common_channels([shape[2] for shape in shapes])

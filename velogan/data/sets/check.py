@@ -37,18 +37,18 @@ _NEAR = 4 / 255
 _MAX_VALUES = {"uint8": 255, "uint16": 65535}
 
 _DARK = 0.25
-"""Almost black: all but a thousandth of the values lie in the lowest quarter of the range."""
+"""Images are almost black if all but a thousandth of the values lie in this lowest share of the range."""
 _CLIPPED = 0.75
-"""Mostly clipped: more of the values lie outside the range. Windows of CT leave out about half, which is air."""
+"""Images are mostly clipped if more than this share of values is outside the range. CT windows omit half: the air."""
 
 
 @dataclass(frozen=True)
-class _Checked:
-    """The facts about one file; `reason`: why it cannot be read.
+class _CheckedFile:
+    """The facts about one file; `reason`: why it cannot be read, else empty.
 
-    values: the lowest and highest pixel
-    sample: some pixels
-    content: the hash of the pixels
+    size: width and height in pixels
+    values, sample: the lowest and highest value of its pixels, and some values
+    content: a hash of the pixels
     """
 
     name: str
@@ -64,16 +64,16 @@ class _Checked:
 
 
 def check(config: DataConfig, *, progress: Progress | None = None) -> dict:
-    """Read every picture of a data set and report what is in it and what training with `config` would report.
+    """Read every picture of a data set; report its contents, and what training with `config` would report.
 
     Returns plain lists, dicts, strings and numbers:
 
     - `folders` by split and domain (`trainA` ...), each with `pictures`, `width` and `height` (min, median, max,
       pixels), `modes`, `values` (by type: min and max), `grey` (RGB without colour), `unreadable`, `duplicates` (groups
       of equal pictures) and `remarks` (what training would report or refuse, a line each)
-    - `leaks`: test pictures that are training pictures too, `exact` or nearly
-    - `straddling`: likewise the pictures that would be held out for validation
-    - `not_held_out`: why none can be held out, else ""
+    - `leaks`: test pictures with exact (`exact`) or near duplicates among the training pictures, and these
+    - `straddling`: likewise the pictures to hold out for validation
+    - `not_held_out`: why no pictures can be held out, or empty
 
     Raises ValueError as `find_sources` does.
     """
@@ -81,7 +81,7 @@ def check(config: DataConfig, *, progress: Progress | None = None) -> dict:
     split, not_held_out = sources, ""
     try:
         split = find_sources(config)
-    except ValueError as error:  # the pictures exist, so the reason is the holding out
+    except ValueError as error:  # the first call succeeded, so pictures cannot be held out
         not_held_out = str(error)
     folders: dict[str, ImageSource] = {}
     for letter, source in zip(LETTERS, (sources.a, sources.b)):
@@ -99,20 +99,20 @@ def check(config: DataConfig, *, progress: Progress | None = None) -> dict:
 
 
 def find_leaks(folders: Mapping[str, ImageSource], *, progress: Progress | None = None) -> list[dict[str, Any]]:
-    """List the pictures of folders named `test...` that occur in folders named `train...` too, as `check` does."""
+    """List the pictures of folders named `test...` that are also in folders named `train...`, as `leaks` of `check`."""
     return _find_leaks(_check_folders(folders, progress), "test")
 
 
 def domain_warnings(source: ImageSource, pixel_format: PixelFormat, values: np.ndarray, *, letter: Letter) -> list[str]:
-    """List notes on skipped files, and a warning if the declared range does not suit `values`, a sample of pixels."""
+    """List notes on scans or skipped files, and a warning if the range does not suit `values`, a sample of pixels."""
     note = source.note if isinstance(source, Slices) else describe_skipped_files(source.directory, scans=False)
     return [line for line in (note, range_warning(pixel_format, values, letter=letter)) if line]
 
 
 def range_warning(pixel_format: PixelFormat, values: np.ndarray, *, letter: Letter) -> str:
-    """Return a line if a domain's range of values makes its images almost black or mostly clipped; else "".
+    """Return a warning if a domain's range makes its images almost black or mostly clipped; else an empty string.
 
-    Images of 8 bits without a declared range need none; floats without one are refused elsewhere.
+    8-bit images without a declared range need no warning; floats without one are rejected by `check_range`.
     """
     has_default_range = pixel_format.range is None and pixel_format.dtype in ("uint8", "float32")
     if not values.size or pixel_format.own_scale or has_default_range:
@@ -127,9 +127,9 @@ def range_warning(pixel_format: PixelFormat, values: np.ndarray, *, letter: Lett
     return ""
 
 
-def _check_folders(folders: Mapping[str, ImageSource], progress: Progress | None) -> dict[str, list[_Checked]]:
+def _check_folders(folders: Mapping[str, ImageSource], progress: Progress | None) -> dict[str, list[_CheckedFile]]:
     total = sum(len(folder.names) for folder in folders.values())
-    checked: dict[str, list[_Checked]] = {key: [] for key in folders}
+    checked: dict[str, list[_CheckedFile]] = {key: [] for key in folders}
     done = 0
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for key, folder in folders.items():
@@ -141,11 +141,11 @@ def _check_folders(folders: Mapping[str, ImageSource], progress: Progress | None
     return checked
 
 
-def _check_file(folder: ImageSource, name: str) -> _Checked:
+def _check_file(folder: ImageSource, name: str) -> _CheckedFile:
     try:
         picture = folder.read(name)
     except (OSError, ValueError) as error:
-        return _Checked(name, reason=getattr(error, "strerror", None) or str(error))
+        return _CheckedFile(name, reason=getattr(error, "strerror", None) or str(error))
     pixels = picture.pixels
     height, width, channels = pixels.shape
     is_grey = channels == 3 and all(np.array_equal(pixels[..., 0], pixels[..., other]) for other in (1, 2))
@@ -153,7 +153,7 @@ def _check_file(folder: ImageSource, name: str) -> _Checked:
     content = hashlib.sha256(f"{distinct.shape} {pixels.dtype}".encode())
     for top in range(0, height, _ROWS):  # a band at a time, since hashing needs a copy
         content.update(np.ascontiguousarray(distinct[top : top + _ROWS]).data)
-    return _Checked(
+    return _CheckedFile(
         name,
         mode=_describe_mode(picture),
         dtype=pixels.dtype.name,
@@ -167,7 +167,7 @@ def _check_file(folder: ImageSource, name: str) -> _Checked:
 
 
 def _describe_mode(picture: Picture) -> str:
-    """Describe a picture's depth and channels: "RGBA", "16-bit grey", "float32, 5 channels"."""
+    """Describe a picture's depth and channels, for example "RGBA", "16-bit grey" or "float32, 5 channels"."""
     channels, depth = picture.pixels.shape[2], _DEPTH_NAMES[picture.pixels.dtype.name]
     has_alpha = picture.alpha is not None
     if channels not in _COLOURS:
@@ -176,7 +176,7 @@ def _describe_mode(picture: Picture) -> str:
 
 
 def _thumbnail(pixels: np.ndarray) -> np.ndarray:
-    """Reduce `(H, W, C)` to the means of 8x8 boxes in three channels, `(192,)` float32; integers become 0 to 1."""
+    """Reduce `(H, W, C)` to the means of 8x8 boxes in three channels, `(192,)` float32; scale integers to 0..1."""
     if pixels.shape[2] not in (1, 3):
         pixels = pixels.mean(axis=2, keepdims=True, dtype=np.float32)
     planes = []
@@ -188,41 +188,41 @@ def _thumbnail(pixels: np.ndarray) -> np.ndarray:
     )
 
 
-def _summarize(key: str, folder: ImageSource, files: list[_Checked], config: DataConfig) -> dict:
-    good = [file for file in files if not file.reason]
+def _summarize(key: str, folder: ImageSource, files: list[_CheckedFile], config: DataConfig) -> dict:
+    readable = [file for file in files if not file.reason]
     unreadable = [(file.name, file.reason) for file in files if file.reason]
-    unreadable += folder.skipped if isinstance(folder, Slices) else ()  # these are not among its names
-    equal = defaultdict(list)
-    for file in good:
-        equal[file.content].append(file.name)
+    unreadable += folder.skipped if isinstance(folder, Slices) else ()  # unreadable scans are not among its names
+    by_content = defaultdict(list)
+    for file in readable:
+        by_content[file.content].append(file.name)
     values = {
-        dtype: [value for file in good if file.dtype == dtype for value in file.values]
-        for dtype in sorted({file.dtype for file in good})
+        dtype: [value for file in readable if file.dtype == dtype for value in file.values]
+        for dtype in sorted({file.dtype for file in readable})
     }
     return {
         "directory": folder.location,
-        "remarks": _list_warnings(key, folder, good, config),
-        "pictures": len(good),
-        "width": _spread([file.size[0] for file in good]),
-        "height": _spread([file.size[1] for file in good]),
-        "modes": dict(Counter(file.mode for file in good).most_common()),
+        "remarks": _list_warnings(key, folder, readable, config),
+        "pictures": len(readable),
+        "width": _spread([file.size[0] for file in readable]),
+        "height": _spread([file.size[1] for file in readable]),
+        "modes": dict(Counter(file.mode for file in readable).most_common()),
         "values": {dtype: {"min": min(limits), "max": max(limits)} for dtype, limits in values.items()},
-        "grey": [file.name for file in good if file.is_grey],
+        "grey": [file.name for file in readable if file.is_grey],
         "unreadable": [{"name": name, "reason": reason} for name, reason in unreadable],
-        "duplicates": [names for names in equal.values() if len(names) > 1],
+        "duplicates": [names for names in by_content.values() if len(names) > 1],
     }
 
 
-def _list_warnings(key: str, folder: ImageSource, good: list[_Checked], config: DataConfig) -> list[str]:
-    """List what training would report or refuse of the pictures that can be read."""
+def _list_warnings(key: str, folder: ImageSource, readable: list[_CheckedFile], config: DataConfig) -> list[str]:
+    """List what training would report about the readable pictures, and why it would refuse them."""
     letter = LETTERS[key.endswith("B")]
-    dtype = max((file.dtype for file in good), key=DEPTHS.index, default="uint8")
+    dtype = max((file.dtype for file in readable), key=DEPTHS.index, default="uint8")
     pixel_format = PixelFormat(dtype=dtype, range=config.read_options(letter)["value_range"])
     pixel_format = folder.format(pixel_format) if isinstance(folder, Slices) else pixel_format
-    values = np.concatenate([np.zeros(0), *(file.sample for file in good if file.dtype == dtype)])
+    values = np.concatenate([np.zeros(0), *(file.sample for file in readable if file.dtype == dtype)])
     lines = domain_warnings(folder, pixel_format, values, letter=letter)
     try:
-        check_range(folder, [file.name for file in good], pixel_format)
+        check_range(folder, [file.name for file in readable], pixel_format)
     except ValueError as error:
         lines.append(f"{_REFUSED}{error}")
     return lines
@@ -232,8 +232,8 @@ def _spread(values: list[int]) -> dict | None:
     return {"min": min(values), "median": median(values), "max": max(values)} if values else None
 
 
-def _find_leaks(checked: Mapping[str, list[_Checked]], split: str) -> list[dict]:
-    """List the pictures of `split` that equal a training picture, or almost, each with the nearest one."""
+def _find_leaks(checked: Mapping[str, list[_CheckedFile]], split: str) -> list[dict]:
+    """List the pictures of `split` that equal a training picture, exactly or nearly, each with the nearest one."""
     leaks = []
     for dtype in DEPTHS:  # values of different types have different scales
         train, other = _of_split(checked, "train", dtype), _of_split(checked, split, dtype)
@@ -250,16 +250,16 @@ def _find_leaks(checked: Mapping[str, list[_Checked]], split: str) -> list[dict]
     return leaks
 
 
-def _of_split(checked: Mapping[str, list[_Checked]], split: str, dtype: str) -> Sequence[tuple[str, _Checked]]:
+def _of_split(checked: Mapping[str, list[_CheckedFile]], split: str, dtype: str) -> Sequence[tuple[str, _CheckedFile]]:
     return [(key, file) for key in checked if key.startswith(split) for file in checked[key] if file.dtype == dtype]
 
 
-def _find_straddling(checked: Mapping[str, list[_Checked]], sources: Sources) -> list[dict]:
+def _find_straddling(checked: Mapping[str, list[_CheckedFile]], sources: Sources) -> list[dict]:
     """List the pictures that would be held out for validation although near duplicates remain in training."""
     straddling = []
     for source in (sources.a, sources.b):
         held_out = set(source.validation.names if source.validation else ())
-        split: dict[str, list[_Checked]] = {"train": [], "validation": []}
+        split: dict[str, list[_CheckedFile]] = {"train": [], "validation": []}
         for file in checked[f"train{source.letter}"]:
             split["validation" if file.name in held_out else "train"].append(file)
         for leak in _find_leaks(split, "validation"):
@@ -282,12 +282,12 @@ def render_text(result: dict) -> str:
         lines += [f"  {dtype} values {values['min']:g} to {values['max']:g}" for dtype, values in deep.items()]
         lines += [f"  {remark}" for remark in folder["remarks"]]
         if folder["grey"]:
-            lines.append(f"  {_some('without colour', folder['grey'])}")
+            lines.append(f"  {_list_first('without colour', folder['grey'])}")
         if folder["unreadable"]:
             unreadable = [f"{file['name']} ({file['reason']})" for file in folder["unreadable"]]
-            lines.append(f"  {_some('cannot be read', unreadable)}")
+            lines.append(f"  {_list_first('cannot be read', unreadable)}")
         if folder["duplicates"]:
-            lines.append(f"  {_some('equal pictures', [' = '.join(names) for names in folder['duplicates']])}")
+            lines.append(f"  {_list_first('equal pictures', [' = '.join(names) for names in folder['duplicates']])}")
     if result["not_held_out"]:
         lines.append(f"{_REFUSED}{result['not_held_out']}")
     for key, split, description in (
@@ -299,7 +299,7 @@ def render_text(result: dict) -> str:
         ),
     ):
         if pairs := [f"{pair[split]} {'=' if pair['exact'] else '~'} {pair['train']}" for pair in result[key]]:
-            lines.append(_some(description, pairs))
+            lines.append(_list_first(description, pairs))
     return "\n".join(lines)
 
 
@@ -315,6 +315,6 @@ def _describe_sizes(folder: dict) -> str:
     )
 
 
-def _some(description: str, names: list[str]) -> str:
+def _list_first(description: str, names: list[str]) -> str:
     shown = join_first([name if name.isprintable() else ascii(name) for name in names], _MAX_NAMES)
     return f"{len(names)} {description}: {shown}"

@@ -29,10 +29,10 @@ NAMES = (
 """As listed by the reference implementation; cityscapes is not published there because of its licence."""
 
 MAX_BYTES = 2**34
-"""Maximum number of bytes of an archive, and of its unpacked pictures."""
+"""Maximum number of bytes of an archive, and of its unpacked pictures together."""
 
 _MAX_FILES = 10**5
-_TIMEOUT = 30  # seconds without a byte
+_TIMEOUT = 30  # seconds without a received byte
 _BLOCK = 2**20
 
 
@@ -45,7 +45,7 @@ def download(
 ) -> int:
     """Write the data set `name` to the new folder `directory`; return its number of pictures.
 
-    `progress` is called with megabytes. The folder appears complete or not at all. Raises ValueError if `directory`
+    `progress` is called with mebibytes. The folder appears complete or not at all. Raises ValueError if `directory`
     exists or the archive is damaged, OSError if the download fails.
     """
     if directory.exists():
@@ -83,7 +83,7 @@ def _fetch(address: str, file: Path, progress: Progress) -> None:
 
 
 def _unpack(archive: Path, folder: Path, name: str) -> int:
-    """Extract an archive's pictures from NAME/trainA and so on, except hidden ones; return their number."""
+    """Extract an archive's pictures in NAME/trainA and the like, except hidden ones; return their number."""
     pattern = re.compile(rf"{re.escape(name)}/((?:train|test)[AB])/([^./\\\0][^/\\\0]*)")
     with ZipFile(archive) as packed:
         matches = [(member, pattern.fullmatch(member.filename)) for member in packed.infolist()]

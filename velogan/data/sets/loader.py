@@ -35,7 +35,7 @@ HFLIP, VFLIP = 1, 2
 TRANSPOSE = 4
 """Bits of a crop's flip, applied in this order: left-right, top-bottom, rows and columns exchanged."""
 
-_ROTATIONS = (0, HFLIP | TRANSPOSE, HFLIP | VFLIP, VFLIP | TRANSPOSE)  # by quarter turns, as numpy.rot90 does
+_ROTATIONS = (0, HFLIP | TRANSPOSE, HFLIP | VFLIP, VFLIP | TRANSPOSE)  # by 0 to 3 quarter turns, like numpy.rot90
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class ImageDraw(NamedTuple):
 
 
 def _name_draws(numbers: np.ndarray) -> ImageDraw:
-    """Name the 11 numbers of an image; their order is that in which features were added, so that seeds stay valid."""
-    index_b, *windows = numbers
-    top_a, left_a, hflip_a, top_b, left_b, hflip_b, vflip_a, rotation_a, vflip_b, rotation_b = windows
+    """Name the 11 random numbers of an image; those of later features come last, so that seeds keep their meaning."""
+    index_b, *crops = numbers
+    top_a, left_a, hflip_a, top_b, left_b, hflip_b, vflip_a, rotation_a, vflip_b, rotation_b = crops
     crop_a = CropDraw(top_a, left_a, hflip_a, vflip_a, rotation_a)
     return ImageDraw(index_b, crop_a, CropDraw(top_b, left_b, hflip_b, vflip_b, rotation_b))
 
@@ -78,9 +78,9 @@ def random_from(*seed: int) -> np.random.Generator:
 
 
 def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int], *, rotate90: bool = False) -> Tensor:
-    """Cut `size` (h, w) windows out of `(N, H, W, C)` images by `plan` `(B, 4)`, and flip them: `(B, h, w, C)`.
+    """Cut crops of `size` (h, w) from `(N, H, W, C)` images by `plan` `(B, 4)`, and flip them; return `(B, h, w, C)`.
 
-    It is one gather with static shapes on the images' device. Only squares can be rotated.
+    This is one gather with static shapes, on the images' device. `rotate90`: apply TRANSPOSE too, to square crops.
     """
     height, width = size
     down = torch.arange(height, device=images.device)
@@ -103,52 +103,52 @@ def normalize_batch(images: Tensor, value_range: Range | None = None) -> Tensor:
 
 
 def crop_shape(config: DataConfig, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the size `(h, w)` of the crops of a prepared image of `shape` (H, W, C)."""
+    """Return the size (h, w) of the training crops of a prepared image of `shape` (H, W, C)."""
     return config.crop or (shape[0], shape[1])
 
 
 @dataclass(frozen=True)
 class Annotation:
-    """Images `(H, W, C)` aligned with a domain's; `indices`: for each image the index in `domain`, -1 for none."""
+    """Annotations of a domain's images. `domain`: the annotations; `indices`: for each image the index there, or -1."""
 
     ABSENT: ClassVar[int]
-    """Fills the crop of an image that has no annotation."""
+    """The value that fills the crop of an image without an annotation."""
 
     domain: Domain
     indices: tuple[int, ...]
 
     def gather(self, plan: Tensor, size: tuple[int, int]) -> Tensor:
-        """Cut crops `(B, h, w, C)` int16 by a `plan` of the domain's images."""
+        """Cut the annotations' crops `(B, h, w, C)` int16 for a `plan` `(B, 4)` of the annotated images."""
         crops = []
         for row in plan.clone():
             row[INDEX] = index = self.indices[int(row[INDEX])]
             if index < 0:
                 crops.append(np.full((1, *size, self.domain.format.channels), self.ABSENT, np.int16))
             else:
-                crops.append(self.values(gather_crops(self.domain, row[None], size).numpy()).astype(np.int16))
+                crops.append(self.convert_crop(gather_crops(self.domain, row[None], size).numpy()).astype(np.int16))
         return torch.from_numpy(np.concatenate(crops))
 
     def to(self, device: torch.device) -> Self:
-        """Return a copy whose tensors are on `device`, since a captured step copies nothing there."""
+        """Return the annotation with its tensors on `device`, since a captured step must not copy from the host."""
         return self
 
-    def values(self, crop: np.ndarray) -> np.ndarray:
-        """Convert the pixels of a crop to masks or levels."""
+    def convert_crop(self, crop: np.ndarray) -> np.ndarray:
+        """Convert the pixels of a crop to the values that `gather` returns; unchanged by default."""
         return crop
 
     def decode(self, crops: Tensor) -> Tensor:
-        """Convert crops to a batch's annotation, on their device."""
+        """Convert crops `(B, h, w, C)` of `gather` to the tensor of the batch, on their device."""
         raise NotImplementedError
 
 
 class PairLoader:
-    """Unpaired batches of two domains, in the reference's order.
+    """Loads unpaired batches of two domains, in the order of the reference implementation.
 
     An epoch is max(|A|, |B|) images in random order; image i uses A's image i mod |A| and one of B's at random with
     replacement (in order, i mod |B|, with `serial_batches`). Crops and flips of A and B are independent. All random
     choices depend only on `seed` and the position, the number of images seen so far.
 
-    annotations: by their name in a batch, whose last letter is the domain's (`mask_a`); cropped and flipped with it
+    annotations: by their name in a batch, whose last letter is the domain's (`mask_a`); cropped and flipped like images
     rank, ranks: a batch is this rank's part of a step's images, `batch_size` of `ranks * batch_size`
     gpu_images: by domain, the `(N, H, W, C)` images in the device's memory, or None
     """
@@ -177,12 +177,12 @@ class PairLoader:
         self._restrict_to(np.arange(len(a)), np.arange(len(b)), ())
 
     def _restrict_to(self, a: np.ndarray, b: np.ndarray, seed_salt: tuple[int, ...]) -> None:
-        """Restrict the loader to the images with the indices `a` and `b`; `seed_salt` changes its random numbers."""
+        """Restrict the loader to the images with the indices `a` and `b`; `seed_salt` is added to its seed."""
         self._indices, self._seed_salt = {"A": a, "B": b}, seed_salt
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
     def random_half(self, number: int) -> PairLoader:
-        """Return a loader of the first (0) or the second (1) half of each domain, divided at random by the seed.
+        """Return a loader of half of each domain, the first (0) or the second (1), divided at random by the seed.
 
         The halves have no image in common. Raises ValueError if a domain has one image.
         """
@@ -207,24 +207,24 @@ class PairLoader:
         return order, np.hstack([random.random((len(self), count)) for count in (7, 4)])
 
     def _sample_at(self, position: int) -> tuple[int, int, ImageDraw]:
-        """Return the indices of A's and B's images at `position`, in images since the start, and its random numbers."""
+        """Return the indices of the images of A and B after `position` images, and their random numbers."""
         indices_a, indices_b = self._indices["A"], self._indices["B"]
         order, numbers = self._epoch(position // len(self))
-        place = position % len(self)
-        item, draw = int(order[place]), _name_draws(numbers[place])
+        offset = position % len(self)
+        item, draw = int(order[offset]), _name_draws(numbers[offset])
         item_b = item % len(indices_b) if self.config.serial_batches else int(draw.index_b * len(indices_b))
         return int(indices_a[item % len(indices_a)]), int(indices_b[item_b]), draw
 
     def plan(self, position: int) -> CropPlan:
-        """Plan the batch of the step that starts at `position` images seen."""
+        """Plan this rank's batch for the step that starts after `position` images."""
         a, b = [], []
         first = position + self.rank * self.config.batch
         for index_a, index_b, draw in map(self._sample_at, range(first, first + self.config.batch)):
-            a.append(self._row(self.a, index_a, draw.crop_a))
-            b.append(self._row(self.b, index_b, draw.crop_b))
+            a.append(self._plan_crop(self.a, index_a, draw.crop_a))
+            b.append(self._plan_crop(self.b, index_b, draw.crop_b))
         return CropPlan(torch.tensor(a), torch.tensor(b))
 
-    def _row(self, domain: Domain, index: int, draw: CropDraw) -> tuple[int, int, int, int]:
+    def _plan_crop(self, domain: Domain, index: int, draw: CropDraw) -> tuple[int, int, int, int]:
         shape = domain.shapes[index]
         height, width = crop_shape(self.config, shape)
         top, left = int(draw.top * (shape[0] - height + 1)), int(draw.left * (shape[1] - width + 1))
@@ -234,7 +234,7 @@ class PairLoader:
         return index, top, left, (hflip + vflip) ^ rotation
 
     def gather(self, plan: CropPlan) -> Batch:
-        """Return each domain's crops `(B, h, w, C)`, cut by NumPy, or its plan if its images are on the device."""
+        """Cut annotations and each domain's crops `(B, h, w, C)` on the host; a domain on the device keeps its plan."""
         plans = {"A": plan.A, "B": plan.B}
         gathered = {letter: self._gather(letter, rows) for letter, rows in plans.items()}
         for name, annotation in self.annotations.items():
@@ -251,9 +251,9 @@ class PairLoader:
         return crop_shape(self.config, self._domains[letter].shapes[int(plan[0, INDEX])])
 
     def preprocess_on_device(self, gathered: Batch) -> Batch:
-        """Complete a batch: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device, and annotations by name.
+        """Complete a batch of `gather`: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device, and annotations.
 
-        Other tensors are only moved. It never waits for the device, so it can be part of a captured step.
+        Other tensors are only moved. This never waits for the device, so it can be part of a captured step.
         """
         batch = {name: part.to(self.device, non_blocking=True) for name, part in gathered.items()}
         batch |= {name: annotation.decode(batch[name]) for name, annotation in self.annotations.items()}
@@ -266,16 +266,16 @@ class PairLoader:
         return batch
 
     def batch(self, position: int) -> Batch:
-        """Return the batch after `position` images: `A` and `B`, `(B, C, h, w)` in [-1, 1]."""
+        """Return the batch after `position` images, as `preprocess_on_device` returns it."""
         return self.preprocess_on_device(self.gather(self.plan(position)))
 
     def batches(self, position: int) -> Generator[Batch, None, None]:
-        """Yield gathered batches from `position` on, without end; a thread reads ahead.
+        """Yield gathered batches from `position` on, without end; a thread prepares them in advance.
 
         Batches for a CUDA device are in page-locked memory: a copy from other memory would wait for earlier steps.
 
         The thread must not run parallel torch operations: a second thread that does causes OpenMP spin-waits that slow
-        every step by 50 % (benchmarks/LOG.md). It ends with the iterator; its errors are raised at the consumer.
+        every step by 50 % (benchmarks/LOG.md). It ends with the iterator, which raises its errors.
         """
         ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=_AHEAD)
         stop, pinned = threading.Event(), self.device.type == "cuda"
@@ -307,7 +307,7 @@ class PairLoader:
 
 
 def _load_to_gpu(domain: Domain, device: torch.device) -> Tensor | None:
-    """Return `(N, H, W, C)` images on a GPU, or None: large ones stay on the host, and a CPU reads crops faster."""
+    """Return images `(N, H, W, C)` on the GPU; None if they are large or of several sizes, and on a CPU, for speed."""
     if device.type != "cuda" or not domain.has_one_shape:
         return None
     if domain.pixels.nbytes > GPU_CACHE_FRACTION * torch.cuda.mem_get_info(device)[0]:
@@ -325,7 +325,7 @@ def copy_to_device(domain: Domain, device: torch.device) -> Tensor:
 
 
 def gather_crops(domain: Domain, plan: Tensor, size: tuple[int, int]) -> Tensor:
-    """Cut and flip as `crop_and_flip` does, but on the host and image by image."""
+    """Cut and flip crops like `crop_and_flip`, but on the host and image by image; return `(B, h, w, C)`."""
     height, width = size
     crops = []
     for index, top, left, flip in plan.tolist():
@@ -336,7 +336,7 @@ def gather_crops(domain: Domain, plan: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _check_sizes(letter: str, domain: Domain, config: DataConfig) -> None:
-    """Raise ValueError if a crop does not fit into an image, or images of a batch have several sizes."""
+    """Raise ValueError if a crop does not fit into an image, or uncropped images of a batch have several sizes."""
     if config.crop is not None:
         for name, (height, width, _) in zip(domain.names, domain.shapes):
             if min(height, width) < config.crop_size:

@@ -1,4 +1,4 @@
-"""The training images of both domains."""
+"""The training images of both domains, with their annotations."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from velogan.data.sets.loader import Annotation, crop_shape
 from velogan.data.sets.sources import DomainSource, Sources, find_sources
 
 _SAMPLE = 16
-"""Maximum number of pictures of a domain from which channels and ranges are estimated."""
+"""Maximum number of pictures of a domain from which its channels are estimated, and its range of values checked."""
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Both domains: their sources, and the training images with their annotations, by their names in a batch.
+    """The training images of both domains, their sources, and their annotations by name in a batch.
 
     held_out: the readable held-out training images of `a` and `b`, if there are any
     """
@@ -40,33 +40,33 @@ class TrainingData:
 
     @property
     def colours(self) -> Tensor | None:
-        """The classes of label maps, see `Labels`; None if there are none."""
+        """The colours or numbers of the classes of label maps, see `Labels`; None without label maps."""
         annotations = self.annotations.values()
         return next((labels.colours for labels in annotations if isinstance(labels, Labels)), None)
 
     @property
     def classes(self) -> int:
-        """The number of classes of label maps; 0 if there are none."""
+        """The number of classes of label maps; 0 without label maps."""
         return 0 if self.colours is None else len(self.colours)
 
     @property
     def digests(self) -> dict[str, str]:
-        """A hash of each domain, `a` and `b`, and of its annotations, by their names."""
+        """A hash of each domain, by `a` and `b`, and of each annotation, by its name in a batch."""
         domains = {"a": self.a, "b": self.b, **{name: images.domain for name, images in self.annotations.items()}}
         return {name: domain.digest for name, domain in domains.items()}
 
     def list_changed(self, digests: Mapping[str, str | None]) -> list[str]:
-        """List the domains and annotations, such as `A` and `B (label)`, whose hashes in `digests` differ."""
+        """List the domains and annotations (such as `A`, `B (label)`) whose hashes differ from those in `digests`."""
         names = [name for name, digest in self.digests.items() if digests.get(name) not in (None, digest)]
         return [name[-1].upper() + (f" ({name[:-2]})" if len(name) > 1 else "") for name in names]
 
     def crop_shapes(self, config: DataConfig) -> set[tuple[int, int]]:
-        """Return every (height, width) of a training crop."""
+        """Return every (height, width) that training crops have."""
         return {crop_shape(config, shape) for domain in (self.a, self.b) for shape in domain.shapes}
 
 
 def probe_channels(source: DomainSource, config: DataConfig) -> int:
-    """Estimate the channels that `open_data` will find from some pictures. Raises ValueError if none can be read."""
+    """Estimate a domain's number of channels from some pictures. Raises ValueError if none of these can be read."""
     names, counts = source.train.names, list[int]()
     reasons = list[str]()
     for index in range(0, len(names), -(-len(names) // _SAMPLE)):
@@ -80,7 +80,7 @@ def probe_channels(source: DomainSource, config: DataConfig) -> int:
 
 
 def open_data(config: DataConfig, *, task: Task, print_line: Callable[[str], None]) -> TrainingData:
-    """Find, render or decode the training pictures of both domains. Raises ValueError if there are none."""
+    """Find both domains (render them if built in), and prepare their images. Raises ValueError if there are none."""
     sources = find_sources(
         config, progress=task("rendering" if config.path[0] == BUILT_IN else "looking through files")
     )
@@ -94,7 +94,7 @@ def open_data(config: DataConfig, *, task: Task, print_line: Callable[[str], Non
             print_line(f"domain {letter}: {line}")
         domains.append(domain)
         if source.validation is not None:
-            with suppress(ValueError):  # none can be read: there will be no validation, which says so
+            with suppress(ValueError):  # none can be read: the run reports that it has no validation
                 images = open_domain(source.validation, config, test=True, **config.read_options(letter))
                 held_out[letter.lower()] = images
                 if images.skipped_line:

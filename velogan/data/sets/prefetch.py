@@ -18,10 +18,10 @@ _MAX_WAITING = 3 * 2**26
 def ordered_map(
     pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], *, ahead: int
 ) -> Generator[tuple[Item, Result], None, None]:
-    """Yield each item with `function(item)`, in order, while the pool's threads work on up to `ahead` of the next.
+    """Yield each item with `function(item)`, in order, while the pool's threads work on up to `ahead` further items.
 
-    Memory holds `_MAX_WAITING` bytes of results and one image of any size for each thread. `pool` must have no other
-    work meanwhile.
+    Memory holds up to `_MAX_WAITING` bytes of results, and one image of any size for each thread. `pool` must have no
+    other work meanwhile.
     """
     changed = Condition()
     futures: deque[tuple[Item, Future[Result]]] = deque()

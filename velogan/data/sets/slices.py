@@ -1,7 +1,7 @@
 """Slices of medical volumes as images: sorted by series, in a range of values, without empty slices.
 
-The index of the files is cached as `<cache>/scans/<key>.json`; the key covers the folder and, for each
-file, the result of `_state`. Patients are stored as hashes.
+The index of the files is cached as `<cache>/scans/<key>.json`; the key covers the folder, the range of values, and each
+file's name, size, times and inode. Patients are stored as hashes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VERSION = 4
 """Incremented if the same files give another index."""
 
 OWN_RANGE: Range = (0.0, 1000.0)
-"""What the percentiles `OWN_PERCENTILES` of a volume become if the volume has its own scale."""
+"""The values that the percentiles `OWN_PERCENTILES` of a volume become if each volume has its own scale."""
 
 OWN_PERCENTILES = (0.5, 99.5)
 
@@ -44,7 +44,7 @@ _MIN_CONTENT = 0.01
 """A slice has content if at least this share of it is brighter than `_BRIGHT` of the range."""
 
 _BRIGHT = 0.1
-_GAP = 1.5  # times the usual distance of two slices
+_GAP = 1.5  # times the median distance between slices
 _SAMPLE = 2048  # values of a slice that percentiles and content are computed from
 _MAX_OPEN_BYTES = 2**28  # of files that stay open between slices
 
@@ -58,7 +58,7 @@ class Volume:
     """The slices of a volume in their order through the body.
 
     patient: a hash of the patient, else of the series; empty if the file states neither
-    empty: which slices have no content
+    empty: for each slice, whether it has no content
     low, high: the values that become -1 and +1
     has_gaps: whether slices are missing between others, by their positions
     """
@@ -78,7 +78,7 @@ class VolumeIndex:
 
     window: how the range of values was chosen
     own_scale: whether each volume has its own range
-    is_temporary: whether a file could not be read for a reason that may pass
+    is_temporary: whether a file could not be read for a reason that may pass, so that the index is not cached
     """
 
     volumes: tuple[Volume, ...]
@@ -89,7 +89,7 @@ class VolumeIndex:
 
 
 class ScanFolder:
-    """The files of a folder, of which those read last stay in memory; thread-safe."""
+    """A folder of scans, of which the files used last stay in memory; thread-safe."""
 
     def __init__(self, directory: Path):
         self.directory = directory
@@ -99,7 +99,7 @@ class ScanFolder:
         self._lock = threading.Lock()
 
     def scan(self, name: str) -> Scan:
-        """Return a file's slices. Raises ValueError and OSError as `read_scan` does."""
+        """Return a file as a scan. Raises ValueError and OSError as `read_scan` does."""
         with self._lock:
             if name not in self._open:
                 path = self.directory / name
@@ -120,7 +120,7 @@ class ScanFolder:
         return pixels[..., 0].astype(np.float32, copy=False)
 
     def hash_of(self, name: str) -> str:
-        """Return the SHA-256 of a file, or the reason why it cannot be read; recomputed if the file has changed."""
+        """Return the SHA-256 of a file, or why it cannot be read; it is computed again if the file has changed."""
         path = self.directory / name
         try:
             key = (name, _state(path))
@@ -133,9 +133,9 @@ class ScanFolder:
 
 @dataclass(frozen=True)
 class Slices:
-    """Slices to train on, a source of images as `sources.Folder` is.
+    """A source of images, like `sources.Folder`, whose images are slices of volumes.
 
-    chosen: the slices, by volume and index in it
+    chosen: for each image, the index of its volume and of its slice in that
     neighbours: number of slices below, and as many above, that are further channels, from below to above; at a
         volume's ends the last one is repeated
     """
@@ -157,12 +157,12 @@ class Slices:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """File and index: `p0.nii.gz#0012`; only the file if it has one slice."""
+        """Each image's name: the file and the slice's index, `p0.nii.gz#0012`; the file alone if it has one slice."""
         return tuple(self._name_of(place) for place in self.chosen)
 
     @cached_property
     def patients(self) -> tuple[str, ...]:
-        """Each slice's patient; the first file of its volume if that states none."""
+        """Each image's patient, or the first file of its volume if the volume states no patient."""
         volumes = (self.index.volumes[number] for number, _ in self.chosen)
         return tuple(volume.patient or volume.slices[0][0] for volume in volumes)
 
@@ -173,15 +173,15 @@ class Slices:
 
     @property
     def note(self) -> str:
-        """A line for the user on volumes, patients, the window and missing slices."""
+        """A line for the user on volumes, patients, the window, and empty and missing slices."""
         volumes = [self.index.volumes[number] for number in sorted({number for number, _ in self.chosen})]
-        of = f"{pluralize(len(volumes), 'volume')}, {pluralize(len(set(self.patients)), 'patient')}"
+        origin = f"{pluralize(len(volumes), 'volume')}, {pluralize(len(set(self.patients)), 'patient')}"
         low, high = self.value_range
         shown = "" if self.index.own_scale else f" ({low:g} to {high:g})"
-        parts = [f"{pluralize(len(self.chosen), 'slice')} of {of}; window {self.index.window}{shown}"]
-        if dark := sum(sum(volume.empty) for volume in volumes):
+        parts = [f"{pluralize(len(self.chosen), 'slice')} of {origin}; window {self.index.window}{shown}"]
+        if empty := sum(sum(volume.empty) for volume in volumes):
             total = sum(len(volume.slices) for volume in volumes)
-            parts.append(f"{dark} of {total} slices are left out, since they are dark in it")
+            parts.append(f"{empty} of {total} slices are left out, since they are dark in it")
         if gaps := [volume.slices[0][0] for volume in volumes if volume.has_gaps]:
             parts.append(f"slices are missing between others in {pluralize(len(gaps), 'volume')}, as of {gaps[0]}")
         return "; ".join(parts)
@@ -191,11 +191,11 @@ class Slices:
         return replace(pixel_format, range=self.value_range, own_scale=self.index.own_scale, neighbours=self.neighbours)
 
     def select(self, indices: Iterable[int]) -> Self:
-        """Return the slices with these indices."""
+        """Return a source of only the images with these indices."""
         return replace(self, chosen=tuple(self.chosen[index] for index in indices))
 
     def select_names(self, names: Iterable[str]) -> Self:
-        """Return the slices with these names."""
+        """Return a source of only the images with these names."""
         return replace(self, chosen=tuple(self._places[name] for name in names))
 
     def path_of(self, name: str) -> str:
@@ -213,7 +213,7 @@ class Slices:
         return Picture(stack_neighbours(values, volume, index, self.neighbours))
 
     def content(self, name: str) -> str:
-        """Return a hash of everything that determines the image."""
+        """Return a hash of everything that determines an image, or why a file of it cannot be read."""
         number, index = self._places[name]
         volume = self.index.volumes[number]
         files = [(self.folder.hash_of(file), place) for file, place in _neighbours(volume, index, self.neighbours)]
@@ -230,7 +230,7 @@ class Slices:
 
     @cached_property
     def _single(self) -> set[str]:
-        """The files that hold one slice."""
+        """The files that hold a single slice."""
         counts = Counter(file for volume in self.index.volumes for file, _ in volume.slices)
         return {file for file, count in counts.items() if count == 1}
 
@@ -246,7 +246,7 @@ def _neighbours(volume: Volume, index: int, neighbours: int) -> list[Slice]:
 
 
 def stack_neighbours(values: Callable[[Slice], np.ndarray], volume: Volume, index: int, neighbours: int) -> np.ndarray:
-    """Stack the `values` `(H, W)` of a slice and its neighbours to `(H, W, C)`."""
+    """Stack a slice and its neighbours, which `values` returns as `(H, W)`, to `(H, W, 1 + 2 * neighbours)`."""
     return np.stack([values(place) for place in _neighbours(volume, index, neighbours)], axis=-1)
 
 
@@ -267,7 +267,7 @@ def open_slices(
     letter: Letter,
     progress: Progress | None = None,
 ) -> Slices:
-    """Return the slices with content in the medical `files` below `directory`; index them if they are not cached.
+    """Return the slices with content in the medical `files` below `directory`; index the files if no cached index fits.
 
     Raises ValueError, with the folder and a hint, if there are none, or if a library is missing.
     """
@@ -315,7 +315,7 @@ def _cached_index(
 
 
 def _state(path: Path) -> _State:
-    """Return size, times and inode: unpacked or copied files may have other content at an equal time."""
+    """Return a file's size, times and inode, since times alone may stay equal when it is replaced; empty on failure."""
     try:
         status = path.stat()
     except OSError:
@@ -325,7 +325,7 @@ def _state(path: Path) -> _State:
 
 @dataclass(frozen=True)
 class _IndexedSlice:
-    """A slice with its position in mm or None, its phase (see `ScanInfo`), and a sample of its values."""
+    """A slice with its position in mm or None, phase (see `ScanInfo`), numbers of file and slice, and some values."""
 
     slice: Slice
     position: float | None
@@ -345,8 +345,8 @@ def index_volumes(
     """Read every slice once, to find the volumes, their ranges, and which slices have no content.
 
     `requested_range`: the range, or the name of a window; None: the window for soft tissue for CT, else each volume's
-    own percentiles. Slices of one DICOM series, direction, size and phase are a volume; a NIfTI file holds one for each
-    time. Raises ValueError if modalities are mixed and no range is requested.
+    own percentiles. Slices of one DICOM series, orientation, size and phase are a volume; a NIfTI file holds one for
+    each time. Raises ValueError if modalities are mixed and no range is requested.
     """
     series: dict[tuple[str, ...], list[_IndexedSlice]] = {}
     skipped: list[tuple[str, str]] = []
@@ -375,7 +375,7 @@ def index_volumes(
 def _choose_range(
     requested_range: Range | str | None, modalities: Sequence[str], directory: Path
 ) -> tuple[str, Range | None]:
-    """Return a description of the range, and the range; None if each volume has its own."""
+    """Return a description of the range of values, and the range, which is None if each volume has its own."""
     if isinstance(requested_range, tuple):
         return "by data.range", requested_range
     if requested_range is not None:
@@ -392,7 +392,7 @@ def _choose_range(
 
 
 def _split_phases(slices: list[_IndexedSlice]) -> list[list[_IndexedSlice]]:
-    """Split slices of one series at equal positions, such as phases, echoes and repetitions, into volumes."""
+    """Split a series into volumes if several slices share a position, as phases, echoes and repetitions do."""
     repeats = max(Counter(indexed.position for indexed in slices).values())
     if repeats == 1 or any(indexed.position is None for indexed in slices):
         return [slices]
@@ -424,7 +424,7 @@ _TEMPORARY = OSError, MemoryError
 
 
 def _index_file(folder: ScanFolder, name: str) -> list[tuple[tuple[str, ...], _IndexedSlice]] | Exception:
-    """Return the slices of a file, each with the key of its series; or why the file cannot be read."""
+    """Return the slices of a file, each with the key of its series, or the error if the file cannot be read."""
     try:
         scan = folder.scan(name)
         info, slices = scan.info, []

@@ -34,12 +34,12 @@ LETTERS: tuple[Letter, Letter] = ("A", "B")
 _MAX_KINDS = 8  # of skipped files, in one line
 
 MIN_TO_HOLD_OUT = 20
-"""Training pictures that a domain needs for some of them to be held out."""
+"""Minimum number of training pictures in each domain for some to be held out."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Pictures below one directory: their paths relative to it, sorted.
+    """The pictures below one directory. `names`: their paths relative to it, sorted.
 
     `pages_are_channels` and `filled`: see `read_picture`; `filled` is False for masks and label maps.
     """
@@ -55,11 +55,11 @@ class Folder:
         return str(self.directory)
 
     def select(self, indices: Iterable[int]) -> Self:
-        """Return the pictures with these indices."""
+        """Return a folder of only the pictures with these indices."""
         return self.select_names(self.names[index] for index in indices)
 
     def select_names(self, names: Iterable[str]) -> Self:
-        """Return the pictures with these names."""
+        """Return a folder of only the pictures with these names."""
         return replace(self, names=tuple(names))
 
     def path_of(self, name: str) -> str:
@@ -72,7 +72,7 @@ class Folder:
         return check_has_data(read_picture(path, pages_are_channels=channels, filled=self.filled))
 
     def content(self, name: str) -> str:
-        """Return the hash of a picture's file and of how it is read; a file too large for a picture is not read."""
+        """Return a hash of a picture's bytes and of how they are read; a file that is too large is not hashed."""
         path = self.directory / name
         size = path.stat().st_size if path.is_file() else 0
         if size > MAX_BYTES + MAX_HEADER_BYTES:
@@ -82,14 +82,14 @@ class Folder:
 
 
 ImageSource = Folder | Slices
-"""Images by name."""
+"""A source of images, which are read by name."""
 
 
 class LabelMaps(Folder):
     """Label maps below one directory, which are resized by nearest neighbour."""
 
     def content(self, name: str) -> str:
-        """Return the hash of a map's file, which differs from that of the same file as a picture."""
+        """Return a hash of a label map's file, other than the hash of the same file as a picture."""
         return f"labels {super().content(name)}"
 
 
@@ -109,7 +109,7 @@ class DomainSource:
 
     validation: pictures held out of `train`
     truth: folder with the true translation of each test picture, under the same name
-    mask: likewise masks, 255 on the object and 0 elsewhere
+    mask: folder with a mask of each test picture, 255 on the object and 0 elsewhere
     """
 
     letter: Letter
@@ -132,16 +132,16 @@ class Sources:
 
 def cache_directory(config: DataConfig) -> Path:
     """Return the folder for decoded and rendered pictures; other users may share it."""
-    return _create(Path(config.cache_dir).expanduser()) if config.cache_dir else code_directory()
+    return _create_private(Path(config.cache_dir).expanduser()) if config.cache_dir else code_directory()
 
 
 def code_directory() -> Path:
     """Return the folder for compiled code, which ignores `data.cache_dir`: no other user may write to it."""
-    return _create(Path(os.environ.get("VELOGAN_CACHE") or "~/.cache/velogan").expanduser())
+    return _create_private(Path(os.environ.get("VELOGAN_CACHE") or "~/.cache/velogan").expanduser())
 
 
-def _create(cache: Path) -> Path:
-    """Create the folder for its owner alone; if that fails, the first write there raises the error."""
+def _create_private(cache: Path) -> Path:
+    """Create a folder that only its owner can read; if that fails, the first write there raises the error."""
     with suppress(OSError):
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     return cache
@@ -181,7 +181,7 @@ def _check_names(source: DomainSource, config: DataConfig) -> None:
             f"data.group={config.group!r} matches no name in {domain}, for example {train.names[0]}: correct the "
             "regular expression, or leave it out"
         )
-    has_volumes = isinstance(train, Slices) and any(len(series.slices) > 1 for series in train.index.volumes)
+    has_volumes = isinstance(train, Slices) and any(len(volume.slices) > 1 for volume in train.index.volumes)
     if config.context_slices and not has_volumes:
         raise ValueError(
             f"data.context_slices={config.context_slices} is for volumes of several slices, of DICOM or NIfTI, and "
@@ -214,7 +214,10 @@ def _hold_out(source: DomainSource, config: DataConfig) -> DomainSource:
             f"or patient, so that none can be held out for validation: {fix}, or set data.validation=0"
         )
     rest = train.select(index for index in range(len(names)) if index not in held_out)
-    return replace(source, train=rest, validation=train.select(sorted(held_out)))
+    validation = train.select(sorted(held_out))
+    if isinstance(validation, Slices):  # `rest` reports the unreadable scans
+        validation = replace(validation, index=replace(validation.index, skipped=()))
+    return replace(source, train=rest, validation=validation)
 
 
 def _choose_groups(keys: Sequence[tuple[bool, str]], max_pictures: int) -> set[int]:
@@ -307,19 +310,17 @@ def _describe(root: Path) -> str:
     if not root.is_dir():
         return "is a file"
     names = sorted(entry.name for entry in root.iterdir() if not entry.name.startswith("."))
-    if not names:
-        return "is empty"
-    return f"holds {join_first(names, 6)}"
+    return f"holds {join_first(names, 6)}" if names else "is empty"
 
 
 def _find_images(directory: Path, letter: Letter, config: DataConfig, progress: Progress | None) -> ImageSource:
     """Find the pictures of a folder, else the slices of its medical files; `directory` may be one such file."""
 
-    def slices(folder: Path, files: Sequence[str]) -> Slices:
+    def open_scans(folder: Path, files: Sequence[str]) -> Slices:
         return open_slices(folder, files, config, cache_directory(config), letter=letter, progress=progress)
 
     if directory.is_file() and scan_suffix(directory) is not None:
-        return slices(directory.parent, [directory.name])
+        return open_scans(directory.parent, [directory.name])
     if not directory.is_dir():
         raise ValueError(f"data.path (--data) {directory} {_describe(directory)}; name a folder of pictures")
     names = list_images(directory)
@@ -329,12 +330,12 @@ def _find_images(directory: Path, letter: Letter, config: DataConfig, progress: 
                 f"data.pages=slices is for folders of TIFF files, and {directory} holds other pictures, for example "
                 f"{others[0]}: move them away, or leave it out"
             )
-        return slices(directory, names)
+        return open_scans(directory, names)
     if names:
         return folder_of_pictures(directory, names, config)
     files = list_files(directory, POSSIBLE_SUFFIXES)
     if scans := [name for name in files if scan_suffix(directory / name) is not None]:
-        return slices(directory, scans)
+        return open_scans(directory, scans)
     kinds = " ".join(sorted(suffix[1:] for suffix in READABLE_SUFFIXES))
     raise ValueError(
         f"data.path (--data) {directory} holds no picture ({kinds}), it {_describe(directory)}; put pictures there or "
@@ -343,7 +344,7 @@ def _find_images(directory: Path, letter: Letter, config: DataConfig, progress: 
 
 
 def folder_of_pictures(directory: Path, names: tuple[str, ...], config: DataConfig) -> Folder:
-    """Return pictures of a folder, read as `config` states."""
+    """Return the pictures `names` of a directory as a `Folder`; `config` states the meaning of TIFF pages."""
     return Folder(directory, names, pages_are_channels=config.pages == "channels")
 
 
@@ -352,13 +353,13 @@ UNCERTAINTY_SUFFIX = ".uncertainty.png"
 
 
 def list_images(directory: Path) -> tuple[str, ...]:
-    """List picture files below a directory, as `list_files` does, without uncertainty maps."""
+    """List the pictures among the files that `list_files` finds below a directory, without uncertainty maps."""
     names = list_files(directory)
     return tuple(name for name in names if not name.endswith(UNCERTAINTY_SUFFIX) and is_picture(directory / name))
 
 
 def list_by_stem(directory: Path) -> dict[str, str]:
-    """Return the pictures that `list_images` finds, by their `stem`. Raises ValueError if two have the same."""
+    """Return the pictures that `list_images` finds, by their `stem`. Raises ValueError if two have the same stem."""
     by_stem: dict[str, str] = {}
     for name in list_images(directory):
         if (other := by_stem.setdefault(stem(name), name)) is not name:
@@ -367,12 +368,11 @@ def list_by_stem(directory: Path) -> dict[str, str]:
 
 
 def describe_unmatched_files(directory: Path, by_stem: Mapping[str, str], names: Iterable[str]) -> str:
-    """Return a line on the masks or label maps `by_stem` that belong to none of the pictures `names`; else ""."""
-    unmatched = sorted(by_stem.keys() - {stem(name) for name in names})
+    """Return a line on the masks or label maps `by_stem` that belong to no picture of `names`; empty if all do."""
+    unmatched = [by_stem[key] for key in sorted(by_stem.keys() - {stem(name) for name in names})]
     if not unmatched:
         return ""
-    example = by_stem[unmatched[0]]
-    return f"skipped in {directory}, since no picture has their name: {len(unmatched)}, for example {example}"
+    return f"skipped in {directory}, since no picture has their name: {len(unmatched)}, for example {unmatched[0]}"
 
 
 def stem(name: str) -> str:
@@ -383,7 +383,7 @@ def stem(name: str) -> str:
 def describe_skipped_files(directory: Path, *, scans: bool) -> str:
     """Return a line that counts, by suffix, the files below a folder that are not pictures; empty if there are none.
 
-    Medical files are not counted if `scans`.
+    scans: whether medical files are left out of the count
     """
     if not directory.is_dir():
         return ""
@@ -398,10 +398,10 @@ def describe_skipped_files(directory: Path, *, scans: bool) -> str:
 
 
 def list_files(directory: Path, suffixes: Collection[str] | None = None) -> tuple[str, ...]:
-    """List the files below a directory that are not hidden, with one of `suffixes`: relative paths, sorted.
+    """List the files below a directory, with one of `suffixes` if given, as sorted relative paths.
 
-    Hidden folders are skipped. Links are followed, except to a folder that contains them. Raises ValueError if a folder
-    cannot be read.
+    Hidden files and folders are skipped. Links are followed, except to a folder that contains them. Raises ValueError
+    if a folder cannot be read.
     """
 
     def reject(error: OSError) -> None:
