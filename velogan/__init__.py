@@ -54,8 +54,8 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# Set before importing torch: OpenMP threads that wait otherwise spin for milliseconds, which makes a machine with other
-# work several times slower and gains at most a fifth on an idle one (benchmarks/LOG.md).
+# Set before importing torch: waiting OpenMP threads otherwise spin for milliseconds, which makes training several times
+# slower on a machine with other work, and at most a fifth faster on an idle one (benchmarks/LOG.md).
 os.environ.setdefault("GOMP_SPINCOUNT", "100")
 
 # Set before importing torch, too: the profiler otherwise writes to standard error when it starts, when it stops, and
@@ -63,7 +63,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "100")
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-# Also before torch: the level above which no instructions may be used (kernels/isa.py) is for its operations, too.
+# Set before importing torch, too: VELOGAN_CPU_LEVEL, the highest CPU instruction set to use (kernels/isa.py).
 _LEVELS = {
     "x86-64-v3": ("avx2", "AVX2"),
     "x86-64-v4": ("avx512", "AVX512_CORE"),

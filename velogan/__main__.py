@@ -1,4 +1,4 @@
-"""`python -m velogan`, and so `torchrun -m velogan`: the command line."""
+"""The command line, for `python -m velogan`, and for `torchrun -m velogan` on several devices."""
 
 import sys
 

@@ -42,9 +42,9 @@ PathLike = str | Path
 
 
 def preset(name: str = RECOMMENDED) -> Config:
-    """Return the configuration of a preset, by default the recommended one; `Config.change` replaces fields.
+    """Return the configuration of a preset, by default the recommended one; to replace fields, use `Config.change`.
 
-    "cyclegan" is the paper's configuration. Raises ValueError if the name is unknown.
+    "cyclegan" is the configuration of the CycleGAN paper. Raises ValueError if the name is unknown.
     """
     if name not in RECIPES:
         raise ValueError(f"preset={name!r:.40} is unknown: choose {', '.join(PRESETS)}")
@@ -52,7 +52,7 @@ def preset(name: str = RECOMMENDED) -> Config:
 
 
 def train(config: Config, run: PathLike) -> Result:
-    """Train `config` in the folder `run`, or resume the run there, with progress on standard error.
+    """Train with `config` in the run folder `run`, or resume the run in it; progress goes to standard error.
 
     Raises ValueError for errors that the caller can fix, such as missing images, and
     `velogan.engine.nonfinite.NonFiniteError` if a loss or gradient becomes infinite or NaN.
@@ -72,13 +72,13 @@ def load(
     device: str = "auto",
     fp32: bool = False,
 ) -> Model:
-    """Load the model of a run folder, a `.safetensors` or `.pth` file, or the hub (`hf://OWNER/NAME`).
+    """Load a model from a run folder, a `.safetensors` or `.pth` file, or the hub (`hf://OWNER/NAME`).
 
-    direction: "a2b" or "b2a"; None: a2b, or the direction of a file
+    direction: "a2b" or "b2a"; None: a weights file's own direction, else a2b
     weights: "ema" (moving average) or "raw"; None: ema if saved
     checkpoint: "last" or "best" of a run; None: last, or best if last is much worse
     device: "auto", "cpu", "cuda" or "mps"
-    fp32: compute with plain float32 layers instead of the accelerated network, which differs by a few of 255 levels
+    fp32: compute with plain float32 layers instead of accelerated ones, whose outputs differ by a few of 255 levels
 
     Raises ValueError, with a hint, if the model is not found.
     """
@@ -104,10 +104,10 @@ class Model:
         device: str = "auto",
         fp32: bool = False,
     ) -> Model:
-        """Load the model of a folder written by `save_pretrained`, or of OWNER/NAME on the hub.
+        """Load a model from a folder that `save_pretrained` wrote, or from the hub repository OWNER/NAME.
 
-        Missing files are downloaded: safetensors, never a pickle. `revision`: a branch, tag or commit; the other
-        arguments are those of `load`.
+        Downloads missing files, in the format safetensors, never pickles. `revision`: a branch, tag or commit; None:
+        the default branch. For the other arguments see `load`.
         """
         path = resolve_repo(f"{name}@{revision}" if revision else name)
         return load(path, direction=direction, device=device, fp32=fp32)
@@ -122,11 +122,11 @@ class Model:
     ) -> dict[str, Any]:
         """Write a folder for the hub with the weights of all directions, `config.json` and a model card.
 
-        license: an identifier of the hub, such as "mit"; None: the card says that none is stated
+        license: the hub's identifier of a license, such as "mit"; None: the card says that none is stated
         datasets: names of data sets on the hub
         picture: a picture file that the card shows before and after translation
 
-        Return the same as `export`.
+        Return a dictionary with the same keys as `export`.
         """
         return self._save(Path(folder), CardMetadata(license, tuple(datasets), Path(picture) if picture else None))
 
@@ -140,7 +140,7 @@ class Model:
         private: bool | None = None,
         commit_message: str = "Upload a velogan model",
     ) -> str:
-        """Publish the folder of `save_pretrained` on the hub as `repo_id`, OWNER/NAME, in one commit; return its URL.
+        """Upload the folder that `save_pretrained` writes to the hub as `repo_id`, OWNER/NAME; return the URL.
 
         `private` None: the owner's default for new repositories. Requires a login (`hf auth login` or `HF_TOKEN`).
         """
@@ -167,24 +167,24 @@ class Model:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The header of its weights file: network, pixel formats, images seen."""
+        """The header of the model's weights file: network, pixel formats, images seen."""
         return dict(self.translator.header)
 
     def translate(self, images: Images, *, tile: int | None = None) -> Images:
-        """Translate a PIL image, an array, a tensor or a list of these; return the same type, size and depth.
+        """Translate a PIL image, an array, a tensor or a list of these; return the same type, size and bit depth.
 
         Arrays are pixels: `(H, W)`, `(H, W, C)` or `(B, H, W, C)`, uint8 or uint16, or float32 if the model was trained
         with a declared range. Tensors are `(C, H, W)` or `(B, C, H, W)` in [-1, 1]; the result is on the same device.
-        Images of more than two million pixels are translated in tiles of `tile` pixels; 0: no tiles. Raises ValueError
-        for other inputs.
+        PIL images and arrays of more than two million pixels are translated in square tiles of `tile` pixels a side;
+        None: automatic; 0: no tiles. Raises ValueError for other inputs.
         """
         return translate_images(self.translator, images, tile=tile)
 
     def uncertainty(self, image: Any, *, tile: int | None = None) -> UncertaintyMap:
         """Return an uncertainty map `(H, W)`, uint8, for the translation of a PIL image or an array `(H, W[, C])`.
 
-        `tile` is that of `translate`; an image that it cuts into tiles has no map. Raises ValueError for such images,
-        for other inputs, and if the model is not from a run folder with a reverse generator.
+        `tile`: see `translate`. Raises ValueError for images that are translated in tiles, for other inputs, and if the
+        model was not loaded from a run folder with a reverse generator.
         """
         return self._estimator.estimate(to_picture(image), tile=tile)
 
@@ -227,9 +227,9 @@ def evaluate(
     limit: int | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Score a run on held-out images; return `scores`, with those of the unchanged input, and the `protocol`.
+    """Score a run on held-out images; return `scores`, including scores of the unchanged input, and `protocol`.
 
-    The arguments are those of `velogan evaluate`; `features` None: lite2 if installed.
+    The arguments are the options of `velogan evaluate`; `features` None: lite2 if installed.
     """
     options: Any = {"classes": classes, "checkpoint": checkpoint, "limit": limit, "device": resolve_device(device)}
     return _evaluate(Path(run), data=data, features=features or default_features(), **options)
@@ -243,7 +243,7 @@ def export(
     direction: Direction | None = None,
     weights: Weights | None = None,
 ) -> dict[str, Any]:
-    """Write generators as `velogan export` does; return `file`, `max_difference`, `megabytes` and `card`."""
+    """Export generators, as `velogan export` does; return `file`, `max_difference`, `megabytes` and `card`."""
     options = ExportOptions(direction=direction, weights=weights)
     return write_export(resolve_model_path(path), Path(out), format=format, options=options)
 

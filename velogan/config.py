@@ -44,7 +44,7 @@ SIZES: dict[Size, dict[str, int]] = {
     "m": {"channels": 64, "blocks": 6, "discriminator": 64},
     "l": {"channels": 64, "blocks": 9, "discriminator": 64},
 }
-"""Values of `--size`: generator width and residual blocks, discriminator width. `l` is the paper's."""
+"""Values of `--size`: generator width and residual blocks, discriminator width. `l` is the CycleGAN paper's size."""
 
 RESNET_ONLY_DEFAULTS = {
     name: GeneratorConfig.model_fields[name].default for name in ("decoder", "antialias", "padding", "dropout")
@@ -159,7 +159,7 @@ class Config(BaseModel):
 
     @property
     def images_per_update(self) -> int:
-        """Images per domain and optimizer update."""
+        """The number of images per domain and optimizer update."""
         return self.data.batch * self.train.accumulate
 
     def change(self, **sections: Any) -> Config:
@@ -180,12 +180,12 @@ class Config(BaseModel):
         return parse_config(tree)
 
     def with_size(self, size: Size, *, network: str | None = None) -> Config:
-        """Return a copy with the widths and depth of `size`; `network`: the generators' network if it will change."""
-        preset = SIZES[size]
-        generator = {"channels": preset["channels"], "blocks": preset["blocks"]}
+        """Return a copy with the widths and depth of `size`; `network`: a later value of `generator.network`."""
+        dimensions = SIZES[size]
+        generator = {"channels": dimensions["channels"], "blocks": dimensions["blocks"]}
         if (network or self.generator.network) == "cells":  # channels of the encoding; the genotype sets the blocks
-            generator = {"channels": 4 * preset["channels"]}
-        return self.change(generator=generator, discriminator={"channels": preset["discriminator"]})
+            generator = {"channels": 4 * dimensions["channels"]}
+        return self.change(generator=generator, discriminator={"channels": dimensions["discriminator"]})
 
     def with_genotype(
         self,
@@ -196,9 +196,9 @@ class Config(BaseModel):
     ) -> Config:
         """Return a copy with the networks of a genotype; networks that it does not contain are unchanged.
 
-        `hidden`: channels of the encodings, for all or by direction; None: the genotype's, or those of the generators.
-        `match`: choose the width at which the generators together are as large as two ResNet-9s of this width ("C64"),
-        or as two generators of this configuration.
+        `hidden`: channels of the encodings, one number or by direction; None: as in the genotype, else as configured.
+        `match`: choose the widths at which the generators together are as large as the same number of ResNet-9s of this
+        width ("C64"), or of generators of this configuration.
         """
         directions: list[Direction] = [name for name in self.method.directions if name in genotype.generators]
         first, last = directions[0], directions[-1]
@@ -229,8 +229,8 @@ class Config(BaseModel):
     def match_size_of(self, other: Config) -> Config:
         """Return a copy with widths that make each generator as large as its counterpart in `other`.
 
-        Widths are integers, so sizes match approximately. With networks of a genotype in `other` this is C'64 of
-        CycleGANAS, section 4.3, which shows the effect of unequal sizes without a search.
+        Widths are integers, so sizes match approximately. If the networks of `other` are a genotype's, the copy is the
+        baseline C'64 of CycleGANAS (section 4.3), which shows the effect of unequal sizes without a search.
         """
         spec, goal = self.spec, other.spec
         widths = []
@@ -241,7 +241,7 @@ class Config(BaseModel):
         return self._with_widths(widths)
 
     def _with_widths(self, widths: Sequence[int]) -> Config:
-        """Return a copy with these generator widths: first direction, last direction."""
+        """Return a copy with these `generator.channels`: the first for the first direction, the last for the last."""
         first, last = widths[0], widths[-1]
         return self.change(generator={"channels": first}, generator_b={"channels": None if last == first else last})
 
@@ -256,7 +256,7 @@ def check_rules_match(config: Config) -> None:
 def fit_to_data(
     config: Config, channels: Sequence[int], shapes: Iterable[tuple[int, int]]
 ) -> tuple[Config, list[Decision]]:
-    """Return the configuration with the channels of A and B, and the decisions that follow from them.
+    """Return the configuration for images with `channels` of A and B, and the decisions that depend on the channels.
 
     Raises ValueError if training images of one of the `shapes` (H, W) do not fit the networks.
     """
@@ -280,7 +280,7 @@ def _channel_decisions(config: Config) -> list[Decision]:
 
 
 def parse_config(tree: Mapping[str, Any], *, source: str = "the configuration") -> Config:
-    """Return a Config from nested mappings. Raises ValueError with every invalid field and similar valid names."""
+    """Return a Config from nested mappings. Raises ValueError that lists invalid fields and similar valid names."""
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
@@ -310,9 +310,9 @@ def to_yaml(config: Config) -> str:
 
 
 def explain(error: ValidationError, *, source: str, section: str = "") -> str:
-    """Return a validation error as one line per invalid field: name, value and fix.
+    """Return a validation error as text, a line per invalid field: its name, its value and the problem.
 
-    `section` completes the names of an error that was raised by a section's own class.
+    `section`: prefix of the field names, if the class of a section raised the error instead of `Config`.
     """
     return f"{source}: " + "\n".join(_describe_errors(error, section))
 
@@ -340,22 +340,22 @@ def _uncapitalized(message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _shorten(value: Any, form: Callable[[Any], str] = str) -> str:
+def _shorten(value: Any, to_text: Callable[[Any], str] = str) -> str:
     try:
-        return form(value)[:80]
+        return to_text(value)[:80]
     except ValueError:  # Python does not write out numbers of thousands of digits
         return "a number of thousands of digits"
 
 
 def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Return the dotted names of all fields; for `method`, those of every kind."""
+    """Return the dotted names of all fields; for `method`, the fields of every kind of method."""
     names = []
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Method):
             is_nested = "method." in prefix  # methods that wrap others cannot be wrapped
             methods = [method for method in METHODS.values() if not (is_nested and "inner" in method.model_fields)]
-            method_names = [own for method in methods for own in field_names(method, f"{prefix}{name}.")]
+            method_names = [field for method in methods for field in field_names(method, f"{prefix}{name}.")]
             names += list(dict.fromkeys([f"{prefix}{name}.kind", *method_names]))
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
             names += field_names(kind, f"{prefix}{name}.")
@@ -365,7 +365,7 @@ def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def differences(requested: Config, saved: Config) -> dict[str, tuple[Any, Any]]:
-    """Return the fields whose values differ, as (requested, saved), except requests for automatic values."""
+    """Return the fields whose values differ, as (requested, saved) by name, without requests for automatic values."""
     result = {}
     for name in field_names(Config):
         values = _get(requested, name), _get(saved, name)

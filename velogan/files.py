@@ -43,7 +43,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 def create_private_folder(folder: Path) -> Path:
     """Create a folder for compiled code, and its parent, with mode 0700; return the folder.
 
-    Raises ValueError if users other than root may write to it, or may replace it because they may write to its parent.
+    Raises ValueError if another user (except root) may write to it, or may replace it by writing to its parent.
     """
     for path in (folder.parent, folder):
         if not path.exists():
@@ -55,7 +55,7 @@ def create_private_folder(folder: Path) -> Path:
 
 
 def check_not_shared(path: Path) -> None:
-    """Raise ValueError if users other than root may write to `path`, from which code is loaded."""
+    """Raise ValueError if another user (except root) may write to `path`, from which code is loaded."""
     status = path.stat()
     if status.st_uid not in (os.getuid(), 0):
         raise ValueError(
@@ -81,7 +81,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def parse_yaml(text: str) -> Any:
-    """Return plain values from YAML. Raises ValueError if `text` is invalid, nested too deeply or contains aliases."""
+    """Return plain values from YAML. Raises ValueError for invalid or deeply nested text, aliases and repeated keys."""
     try:
         return yaml.load(text, _PlainValues)
     except RecursionError:
@@ -91,7 +91,7 @@ def parse_yaml(text: str) -> Any:
 
 
 class _PlainValues(yaml.SafeLoader):
-    """A YAML loader without objects, repeated keys, or aliases, by which a few lines can expand to gigabytes."""
+    """A YAML loader that rejects objects, repeated keys, and aliases, by which a few lines can expand to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -108,9 +108,9 @@ class _PlainValues(yaml.SafeLoader):
 
 
 def looks_like_file_name(path: Path) -> bool:
-    """Return whether `path` is no folder and has a file extension: ASCII letters, at least two, and digits.
+    """Return whether `path` is not a folder and has a file extension: `out.mp4` has one, `out.v2` has none.
 
-    `out.geotiffs` and `out.mp4` have one, `out.v2` and `results.2026` do not.
+    An extension starts with a letter and consists of ASCII letters, at least two of them, and digits.
     """
     suffix = path.suffix[1:]
     letters = sum(character.isalpha() for character in suffix)
@@ -123,7 +123,7 @@ def pluralize(number: int, noun: str) -> str:
 
 
 def join_first(names: Sequence[str], count: int, *, separator: str = ", ") -> str:
-    """Return the first `count` names as text: "a, b and 3 more"."""
+    """Return the first `count` of `names`, and how many more there are, as text: "a, b and 3 more"."""
     more = f" and {len(names) - count} more" if len(names) > count else ""
     return separator.join(names[:count]) + more
 
@@ -139,7 +139,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_brief_duration(seconds: float) -> str:
-    """Return `seconds` with three digits: "1.25 s", "34.5 ms", "870 µs"."""
+    """Return `seconds` as text with three significant digits: "1.25 s", "34.5 ms", "870 µs"."""
     value, unit = 1e6 * seconds, "µs"
     for larger in ("ms", "s"):
         if value >= 999.5:
@@ -154,7 +154,7 @@ def sha256(file: Path) -> str:
 
 
 def install_hint(extra: str) -> str:
-    """Return how to install an extra of `pyproject.toml`; velogan is not on PyPI."""
+    """Return the instruction to install an extra of `pyproject.toml`, from a clone, as velogan is not on PyPI."""
     return f"in your clone of velogan, pip install -e '.[{extra}]'"
 
 
@@ -165,13 +165,13 @@ def require(extra: str, *modules: str, user: str) -> None:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return `; did you mean x?` with the element of `names` most similar to `name`, or an empty string."""
+    """Return `; did you mean x?` with the most similar of `names`, or an empty string if none is similar."""
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def check_writable(flag: str, folder: Path) -> None:
-    """Raise ValueError if a folder, which need not exist yet, cannot be written to."""
+    """Raise ValueError if `folder`, which need not exist yet, is not writable; the message starts with `flag`."""
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
         TemporaryDirectory(prefix=".velogan-", dir=existing).cleanup()

@@ -1,4 +1,4 @@
-"""Presets: functions that return a complete Config. The docstring of each describes it."""
+"""Presets: functions that return a complete Config. Their docstrings are their descriptions in help texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from velogan.config import RESNET_ONLY_DEFAULTS, Config
 
 
 def cyclegan() -> Config:
-    """The paper: 256x256 crops of 286x286, ResNet-9, 70x70 PatchGAN, 200 epochs at batch 1 (Zhu et al. 2017).
+    """The CycleGAN paper (Zhu et al. 2017): ResNet-9, 70x70 PatchGAN, 256x256 crops of 286x286, 200 epochs, batch 1.
 
     velogan train cyclegan --data horse2zebra --out runs/horse2zebra
     """
@@ -22,11 +22,11 @@ def fast() -> Config:
 
     If A and B have the same number of channels, the mask preserves unchanged regions, so there is no identity loss and
     only a weak cycle loss; the edge loss preserves shapes. Small images are enlarged for the pretrained features, up to
-    the size that these were trained with. Textures and colours vary over a few hundred images, so the batch has four
-    images, the weight average is long, and the discriminators learn at half the rate. Learning rates are constant,
-    because decay reduced the changes. Cutout keeps the discriminators from memorising their images, and untranslated
-    inputs among the fake examples keep the PatchGANs from accepting the input's domain. Reflection padding avoids lines
-    at the borders. docs/training.md has the measurements.
+    the size that these were trained with. Textures and colours of translations fluctuate within a few hundred training
+    images, so the batch size is four, the moving average of weights is long, and the discriminators learn at half the
+    rate. Learning rates are constant, because with decay translations changed less. Cutout keeps the discriminators
+    from memorising their images, and untranslated inputs among the fakes keep the PatchGANs from accepting the input's
+    domain. Reflection padding avoids lines at the borders. docs/training.md has the measurements.
 
     velogan train fast --data horse2zebra --out runs/zebras
     """
@@ -81,7 +81,7 @@ def demo() -> Config:
 
 
 def adam_joint() -> Config:
-    """One Adam for all four networks at 2e-4; each minimises only its own loss (docs/training.md).
+    """One Adam for all four networks with learning rate 2e-4; each minimises only its own loss (docs/training.md).
 
     velogan train adam-joint --data horse2zebra --out runs/joint
     """
@@ -89,7 +89,7 @@ def adam_joint() -> Config:
 
 
 def adam_each_decay() -> Config:
-    """One Adam per network; the learning rate of all starts at 2e-4 and is multiplied by 0.9 every 10,000 images.
+    """One Adam per network; all learning rates start at 2e-4 and are multiplied by 0.9 every 10,000 images.
 
     velogan train adam-each-decay --data horse2zebra --out runs/each-decay
     """
@@ -125,7 +125,7 @@ def keras() -> Config:
 def onepair() -> Config:
     """One autoencoder and one translator of its encodings, as in "Improving Cycle-GAN using Intel AI DevCloud" (2018).
 
-    Its "less-complex decoder" is left out, because it lost 2.6 dB: generator.decoder=simple selects it.
+    The paper's "less-complex decoder" is not the default, because it cost 2.6 dB: generator.decoder=simple selects it.
 
     velogan train onepair --data apple2orange --out runs/oranges
     """
@@ -172,23 +172,22 @@ def contrast() -> Config:
 
 
 def to_search(config: Config, *, inner: str | None = None) -> Config:
-    """Return `config` as a one-step search for its method's architectures (CycleGANAS, section 3).
+    """Return the configuration of a one-step architecture search (CycleGANAS, section 3) with the method of `config`.
 
     The generators, and the discriminators unless they use pretrained features, become supernets of cells, with
-    encodings a quarter as wide: 64 feature maps instead of 256. The networks built from the result have the width of
-    the generators in `config`. Learning rates are constant. `inner` replaces the method.
+    encodings a quarter as wide: 64 feature maps instead of 256. The networks built from the genotype have encodings as
+    wide as in `config`. Learning rates are constant. `inner`: another method to search, by its kind.
     """
     if config.method.kind == "searched":
         return config.change(method={} if inner is None else {"inner": inner})
     generator, discriminator = config.generator, config.discriminator
-    wrapped = config.method.model_dump() if inner in (None, config.method.kind) else inner
+    inner_method = config.method.model_dump() if inner in (None, config.method.kind) else inner
     hidden = generator.encoding_channels if generator.has_stages else 4 * generator.channels
-    cells = {"network": "cells", "operations": (), **RESNET_ONLY_DEFAULTS, "channels": max(hidden // 4, 4)}
-    heads = {} if "projected" in discriminator.network else {"network": "cells", "operations": (), "antialias": False}
+    cells = {"network": "cells", "operations": ()}
     return config.change(
-        method={"kind": "searched", "inner": wrapped, "hidden": hidden},
-        generator=cells,
-        discriminator=heads,
+        method={"kind": "searched", "inner": inner_method, "hidden": hidden},
+        generator={**cells, **RESNET_ONLY_DEFAULTS, "channels": max(hidden // 4, 4)},
+        discriminator={} if "projected" in discriminator.network else {**cells, "antialias": False},
         schedule={"kind": "constant"},
     )
 

@@ -19,7 +19,7 @@ Nets = Mapping[str, nn.Module]
 """Networks by role, as each method names them: `G_A` (A to B), `D_A` (discriminator of domain B)."""
 
 Letter = Literal["A", "B"]
-"""A domain."""
+"""The name of a domain."""
 
 Progress = Callable[[int, int], None]
 """Callback with the number of finished units of a task and the total."""
@@ -29,7 +29,7 @@ Direction = Literal["a2b", "b2a"]
 
 
 def without_autocast(x: Tensor) -> torch.autocast:
-    """Return a context without autocast on the device of `x`; tensors on the meta device count as the CPU's."""
+    """Return a context without autocast on the device of `x`; for a tensor on the meta device, on the CPU."""
     return torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False)
 
 
@@ -46,12 +46,12 @@ ForwardKind = Literal["layer", "sequence", "residual", "skip", "change", "mask",
 
 layer: the same as its torch base class, or, without one, a custom computation for any dtype
 sequence: its children one after the other
-residual: `x + child(x)`
-skip: `cat([x, child(x)], 1)`
-change, mask: as `ChangeGenerator`, and as `MaskGenerator` and `KeepGenerator` of `networks.outputs`
-maps: as `FeatureMaps` of `networks.efficientnet_lite`
-mix: as `Mix` of `networks.projected`
-mixture: as `MixedOp` of `search.supernet`, whose `forward` takes a `convolve` in place of `F.conv2d`
+residual: `x + child(x)`; skip: `cat([x, child(x)], 1)`
+change: the `forward` of `networks.outputs.ChangeGenerator`
+mask: the `forward` of `networks.outputs.MaskGenerator` or `KeepGenerator`
+maps: the `forward` of `networks.efficientnet_lite.FeatureMaps`
+mix: the `forward` of `networks.projected.Mix`
+mixture: the `forward` of `search.supernet.MixedOp`, which takes a `convolve` in place of `F.conv2d`
 
 A class declares it next to its `forward`: `forward_kind: ClassVar[ForwardKind] = "residual"`.
 """
@@ -71,15 +71,15 @@ class Composed(Protocol):
     """A network whose `forward` is custom but whose sub-networks may be replaced by accelerated ones."""
 
     def map_parts(self, function: Callable[[nn.Module], nn.Module]) -> nn.Module:
-        """Return the network, with the same weights, with each such sub-network replaced by `function(part)`."""
+        """Return a network with the same weights, in which `function(part)` replaces each of these sub-networks."""
         ...
 
 
 def forward_kind_of(net: nn.Module) -> ForwardKind | None:
-    """Return what `forward` of `net` is declared to compute; None: unknown, so the module must be called normally.
+    """Return what `forward` of `net` is declared to compute; None if unknown: the module must be called normally.
 
-    `nn.Sequential` and torch layers are declared. A declaration applies to the `forward` of the same class: a subclass
-    with its own `forward` must declare again. Modules with hooks must be called normally, so that the hooks run.
+    `nn.Sequential` and torch layers need no declaration. A declaration applies to the `forward` of the same class: a
+    subclass with its own `forward` must declare again. Modules with hooks must be called normally, to run the hooks.
     """
     cls = type(net)
     declaring_class = next(
@@ -100,7 +100,7 @@ def layers_of(net: nn.Module) -> list[nn.Module]:
 
 
 Marks = Mapping[ForwardKind | None, tuple[Sequence[nn.Module], Sequence[nn.Module]]]
-"""Marker modules before and after the layers of a module, by its kind, for the caller of `walk`."""
+"""Marker modules for `walk` to yield before and after the layers of a module, by the module's `ForwardKind`."""
 
 
 def walk(net: nn.Module, marks: Marks) -> Iterator[nn.Module]:

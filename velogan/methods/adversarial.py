@@ -49,9 +49,9 @@ class Adversarial(Method):
         batched: bool,
         weights: Tensor | None = None,
     ) -> Tensor:
-        """Return a discriminator's loss: the mean for real images and fakes. `batched`: see `batched_forward`.
+        """Return a discriminator's loss, a scalar: the mean of its losses for real images and for fakes.
 
-        `weights`: those of fakes, for heads on pretrained features. The PatchGAN, which comes last, has none.
+        `batched`: see `batched_forward`. `weights`, `(B,)`: of fakes in the losses of heads on pretrained features.
         """
         real_logits, fake_logits = batched_forward(discriminator, real, fake, batched=batched)
         loss = gan_loss(real_logits, real=True, kind=self.gan, smoothing=self.smoothing)

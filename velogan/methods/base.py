@@ -20,7 +20,7 @@ from velogan.types import Decision, Direction, Letter, Nets, domains_of
 class Spec:
     """Architecture of all networks of a run.
 
-    `discriminators`: by the direction whose translations they classify. `channels`: of the images, by domain.
+    `discriminators`: by the direction whose translations they classify. `channels`: number of image channels by domain.
     """
 
     generators: Mapping[Direction, GeneratorConfig]
@@ -37,7 +37,7 @@ class Spec:
         return {config.norm for config in (*self.generators.values(), *self.discriminators.values())}
 
     def check_equal_channels(self, reason: str) -> None:
-        """Raise ValueError, which starts with `reason`, if images of A and B differ in their channels."""
+        """Raise ValueError, whose message starts with `reason`, if A and B differ in their number of channels."""
         a, b = self.channels["A"], self.channels["B"]
         if a != b:
             raise ValueError(
@@ -50,7 +50,7 @@ class Spec:
 class Role:
     """One network of a method and its purpose.
 
-    `header`: the input of `networks.build.build_network`; None if the network is part of the generators' files.
+    `header`: the header of its weights file, for `build_network`; None: the generators' files contain the network.
     `averaged`: whether its weights have a moving average. `real_domain`: the domain whose images, or encodings of them
     (`input_kind`), a discriminator distinguishes from fakes; None for other networks.
     """
@@ -64,7 +64,7 @@ class Role:
 
 @dataclass(frozen=True)
 class InferenceGenerators:
-    """The complete generators of a method, by direction, over the weights of the roles.
+    """The complete generators of a method, by direction; they share the weights of its networks.
 
     `reconstruction`: encodes and decodes an image without translating it; None if the method has no autoencoder.
     """
@@ -76,7 +76,7 @@ class InferenceGenerators:
 class Method(BaseModel):
     """The section `method` of a configuration, and the networks and losses that it defines.
 
-    A subclass is one file: it sets `kind`, its name in configurations, and `summary`, a line for the help.
+    Each subclass is in a file of its own. It sets `kind`, its name in configurations, and `summary`, a line of help.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -104,7 +104,7 @@ class Method(BaseModel):
 
     @property
     def fixed_size_fields(self) -> Mapping[str, str]:
-        """Fields (`name=value`) that need images of one size, each mapped to a value that does not."""
+        """Fields, as `name=value`, that require images of equal size, each mapped to a value without this limit."""
         return {}
 
     def check(self, spec: Spec) -> None:
@@ -115,11 +115,11 @@ class Method(BaseModel):
         raise NotImplementedError
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> Objective:
-        """Return the losses for images of `shape` (H, W); with `batched`, passes of one network run as one batch."""
+        """Return the losses for images of `shape` (H, W); with `batched`, a network's passes run as one batch."""
         raise NotImplementedError
 
     def inference_generators(self, nets: Nets, spec: Spec) -> InferenceGenerators:
-        """Return the generators over the weights of `nets`, the networks by role or their averages."""
+        """Return the generators, sharing the weights of `nets`: the networks by role, or their moving averages."""
         raise NotImplementedError
 
     def autoencoder_of(self, generator: nn.Module) -> nn.Module | None:
@@ -127,7 +127,7 @@ class Method(BaseModel):
         return None
 
     def domain_of(self, term: str) -> Letter | None:
-        """Return the domain on whose images a logged term depends; None: both."""
+        """Return the domain on whose images the loss term that is logged as `term` depends; None: both."""
         return None
 
     def decisions(self, spec: Spec) -> list[Decision]:
@@ -140,7 +140,7 @@ class Method(BaseModel):
 
 
 def generator_header(spec: Spec, direction: Direction) -> dict[str, Any]:
-    """Return the header of a generator of `spec`."""
+    """Return the header of the weights file of a generator of `spec`."""
     source, target = domains_of(direction)
     return {
         "network": "generator",
@@ -153,5 +153,5 @@ def generator_header(spec: Spec, direction: Direction) -> dict[str, Any]:
 def discriminator_header(
     config: DiscriminatorConfig, *, in_channels: int, network: str = "discriminator"
 ) -> dict[str, Any]:
-    """Return the header of a discriminator; `network`: the kind that `networks.build.build_network` builds."""
+    """Return the header of a discriminator's file; `network`: the kind that `networks.build.build_network` builds."""
     return {"network": network, "config": config.model_dump(mode="json"), "in_channels": in_channels}

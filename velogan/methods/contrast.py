@@ -2,8 +2,8 @@
 
 One generator and one discriminator per direction. There is no reverse generator: the generator's own encoder must match
 each patch of a translation with the input patch at the same location. Roles: `E_A` is the first part of the generator
-from A to B, to its middle block, and `R_A` the rest; `H_A` are the heads that project patches; `D_A` classifies images
-of domain B. `E_B`, `R_B`, `H_B` and `D_B` are those of the other direction, if both are trained.
+from A to B, up to its middle block, and `R_A` the rest; `H_A` are the heads that project patches; `D_A` classifies
+images of domain B. `E_B`, `R_B`, `H_B` and `D_B` exist if the direction from B to A is trained, too.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from velogan.objectives.losses import edge_loss, gather_at, generator_adversaria
 from velogan.types import Batch, Direction, Letter, Nets, domains_of
 
 PATCHES = 256
-"""Number of patches of an image that are compared at each tap."""
+"""Number of patches of an image that are compared in each of the `Taps`."""
 
 MAX_TAPS = 5
-"""Maximum number of maps compared: the image itself, and four feature maps of the generator."""
+"""Maximum number of `Taps`: the image itself, and four feature maps of the generator."""
 
 
 class Contrast(ImageGAN):
@@ -52,7 +52,7 @@ class Contrast(ImageGAN):
         default=1.0,
         ge=0,
         description="Weight of the contrastive loss between G(b) and b, as a factor of `contrast`: images of the "
-        "target domain should not change. 0 halves the generator's work; the paper's fast variant then uses 10.",
+        "target domain should not change. 0 halves the generator's work; the paper's FastCUT sets 0, and contrast=10.",
     )
     pool_size: int = Field(
         default=0, ge=0, description="Number of earlier fakes stored per discriminator, which sees some of them again."
@@ -121,11 +121,11 @@ def _compose_generator(nets: Nets, source: Letter, output: str) -> nn.Module:
 
 
 Taps = tuple[Tensor, ...]
-"""The maps that are compared: an image batch `(B, C, H, W)` and the feature maps of the generator's encoder."""
+"""The maps whose patches are compared: images `(B, C, H, W)`, then feature maps of the generator's encoder."""
 
 
 class ContrastObjective(ImageGANObjective):
-    """The losses as phases over the roles E, R, H and D of each direction; see `ImageGANObjective`.
+    """The losses as phases that train the roles E, R, H and D of each direction; see `ImageGANObjective`.
 
     `masks`: whether the generator of each direction outputs a mask.
     """
@@ -144,7 +144,7 @@ class ContrastObjective(ImageGANObjective):
     def generator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         """Compute adversarial, contrastive (eq. 5), identity and edge losses.
 
-        The identity loss is contrastive, too; both share the weight, as in the authors' code.
+        The identity loss is contrastive, too. The two divide the weight `contrast`, as in the authors' code.
         """
         config, terms = self.config, dict[str, Tensor]()
         fakes = dict[str, Tensor]()

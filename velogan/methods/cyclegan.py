@@ -34,9 +34,9 @@ class CycleGAN(ImageGAN):
     identity: float = Field(
         default=0.5,
         ge=0,
-        description="Weight of |G_A(b) - b| as a factor of cycle_b (0.5 times 10 is 5), and of |G_B(a) - a| as one of "
-        "cycle_a: images of the target domain should not change. Increase it against inverted colours, reduce it "
-        "against copies of the input. Off if A and B differ in their number of channels.",
+        description="Weight of |G_A(b) - b| as a factor of cycle_b (0.5 times 10 is 5), and of |G_B(a) - a| as a "
+        "factor of cycle_a: images of the target domain should not change. Increase it against inverted colours, "
+        "reduce it against copies of the input. Off if A and B differ in their number of channels.",
     )
 
     def decisions(self, spec: Spec) -> list[Decision]:
@@ -77,10 +77,10 @@ class CycleGAN(ImageGAN):
 
 
 class CycleGANObjective(ImageGANObjective):
-    """The losses as two phases over the roles G_A, G_B, D_A, D_B; see `ImageGANObjective`.
+    """The losses as two phases, which train G_A and G_B, then D_A and D_B; see `ImageGANObjective`.
 
     There is no identity loss if the domains differ in C, since it feeds each generator images of its target domain.
-    Without `batched`, passes are in the reference's order.
+    Without `batched`, forward passes are in the order of the reference implementation.
     """
 
     def __init__(self, config: CycleGAN, shapes: Shapes, *, batched: bool = False):

@@ -65,7 +65,7 @@ def _run_phases(objective: Objective, nets: Mapping[str, nn.Module], spec: Spec,
 
 
 class _SizeCheckedNetwork(nn.Module):
-    """Calls a network; an error names the network's field of the configuration."""
+    """Calls a network, and names the network's field of the configuration in errors."""
 
     def __init__(self, name: str, role: Role, spec: Spec, shape: tuple[int, int]):
         super().__init__()

@@ -82,7 +82,7 @@ class ImageGAN(Adversarial):
         return {letter: (channels, *shape) for letter, channels in spec.channels.items()}
 
     def discriminator(self, spec: Spec, direction: Direction, factory: NetworkFactory) -> Role:
-        """Build the discriminator of a direction's translations."""
+        """Build the discriminator of a direction's translations; return its role."""
         config, (_, target) = spec.discriminators[direction], domains_of(direction)
         channels = spec.channels[target]
         return Role(
@@ -96,8 +96,8 @@ class ImageGAN(Adversarial):
 class DirectionSpec:
     """The names of one direction's networks, images and loss terms.
 
-    `letter`: suffix of its loss terms. `fake`, `reconstruction`, `identity`: its generator's outputs for real images of
-    the source domain, for fakes of the source domain (the cycle), and for real images of the target domain.
+    `letter`: suffix of its loss terms. `fake`, `reconstruction`, `identity`: outputs of its generator for real images
+    of the source domain, for fakes of the source domain (the cycle), and for real images of the target domain.
     """
 
     letter: Literal["a", "b"]
@@ -117,10 +117,10 @@ DIRECTIONS = (
 
 
 class ImageGANObjective:
-    """Discriminator losses shared by image-space methods. Subclasses add the generator loss.
+    """Discriminator losses of methods whose discriminators classify images. Subclasses add the generator loss.
 
-    `directions`: those that are trained. `shapes`: of fakes, for the pools; if the domains differ in C, source images
-    are not used as fakes. `batched`: run passes of one network as one batch, which is exact with per-sample norms.
+    `directions`: the trained ones. `shapes`: of fakes, for the pools; if the domains differ in C, source images are not
+    used as fakes. `batched`: run a network's passes as one batch, which is equivalent with per-sample norms.
     """
 
     def __init__(self, config: ImageGAN, directions: Sequence[DirectionSpec], shapes: Shapes, *, batched: bool = False):
@@ -143,7 +143,7 @@ class ImageGANObjective:
         self.num_uniforms: Mapping[str, int] = {"train": self.slots.num_uniforms}
 
     def generator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """Compute the generators' loss; cache the translations by `DirectionSpec.fake`."""
+        """Compute the generators' loss; cache the translations under the names `DirectionSpec.fake`."""
         raise NotImplementedError
 
     def translate(self, nets: Nets, direction: DirectionSpec, images: Tensor) -> Tensor:
@@ -151,14 +151,14 @@ class ImageGANObjective:
         raise NotImplementedError
 
     def build_phases(self, generators: tuple[str, ...], discriminators: tuple[str, ...]) -> list[Phase]:
-        """Build the phases. Generators first: the discriminators get fakes from before the generators' update."""
+        """Build the phases: generators first, so that discriminators get fakes from before the generators' update."""
         return [
             Phase(name="generator", trains=generators, loss=self.generator_loss),
             Phase(name="discriminator", trains=discriminators, loss=self.discriminator_loss),
         ]
 
     def discriminator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """Compute half the sum of real and fake loss (Zhu et al. 2017, 7.1); source images may replace fakes."""
+        """Compute half the sum of real and fake loss (Zhu et al. 2017, sec. 7.1); source images may replace fakes."""
         fakes = self._fakes(nets, batch, cache)
         terms: dict[str, Tensor] = {}
         for direction in self.directions:
@@ -189,7 +189,7 @@ class ImageGANObjective:
     def augment_for_discriminator(
         self, direction: DirectionSpec, images: Tensor, batch: Batch, purpose: Literal["generator", "fake", "real"]
     ) -> Tensor:
-        """Augment images for a discriminator. `purpose`: the generator's loss, or fakes or real images in its own."""
+        """Augment a discriminator's inputs; `purpose`: generator in the generators' loss, else kind of the images."""
         if not self.augmenter.kinds:
             return images
         return self.augmenter(images, self.slots.rows(batch, f"augment {purpose} {direction.letter}"))

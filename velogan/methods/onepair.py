@@ -1,8 +1,8 @@
-"""One pair of networks instead of two: an autoencoder of both domains, a translator and a discriminator.
+"""One pair of networks instead of two: a translator and a discriminator of the encodings of one autoencoder.
 
-After "Improving Cycle-GAN using Intel AI DevCloud" (2018, figure 11). Roles: `E` encodes images of both domains and `R`
+See "Improving Cycle-GAN using Intel AI DevCloud" (2018, figure 11). Roles: `E` encodes images of both domains and `R`
 decodes them; `T_A` translates encodings of A to encodings of B, and `D_A` classifies encodings of domain B; `T_B` and
-`D_B` are those of the other direction, if both are trained.
+`D_B` exist if the direction from B to A is trained, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from velogan.objectives.pool import FakePool
 from velogan.types import Batch, Direction, Letter, Nets, domains_of
 
 Encodings = tuple[Tensor, ...]
-"""Encodings of A and B, `(B, ...)` each: one concatenated batch, which saves copies, or two tensors."""
+"""Encodings of images of A and B: two tensors `(B, C, H, W)`, or one `(2 B, C, H, W)`, which saves copies."""
 
 
 class OnePair(Adversarial):
@@ -127,10 +127,10 @@ class OnePair(Adversarial):
 
 
 class OnePairObjective:
-    """The losses as phases over the roles.
+    """The losses as phases that train the roles.
 
-    `encoding`: (C, H, W) of encodings, for the pools of fakes. `batched`: run passes of one network as one batch, which
-    is exact with per-sample norms.
+    `encoding`: (C, H, W) of encodings, for the pools of fakes. `batched`: run a network's passes as one batch, which is
+    equivalent with per-sample norms.
     """
 
     def __init__(self, config: OnePair, *, encoding: tuple[int, int, int], batched: bool = False):
@@ -145,7 +145,7 @@ class OnePairObjective:
         self.num_uniforms = {"train": self.slots.num_uniforms}
 
     def phases(self) -> list[Phase]:
-        """Return the phases; translators and discriminators get the autoencoder's encodings."""
+        """Return the phases; the autoencoder's is first, because the others use its encodings."""
         translators = tuple(f"T_{source}" for source in self.sources)
         autoencoder = Phase(name="autoencoder", trains=("E", "R"), loss=self.autoencoder_loss)
         translator = Phase(name="translator", trains=translators, loss=self.translator_loss)
@@ -179,7 +179,7 @@ class OnePairObjective:
         return LossOutput(loss=sum_terms(terms), terms=terms, cache=fakes)
 
     def discriminator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """Compute half the sum of real and fake loss, on fakes from the pools, as CycleGAN does."""
+        """Compute half the sum of real and fake loss of each discriminator, on fakes from its pool, as in CycleGAN."""
         cache, terms = self._with_fakes(nets, batch, cache), dict[str, Tensor]()
         for source in self.sources:
             role = f"D_{source}"

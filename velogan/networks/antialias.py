@@ -3,8 +3,8 @@
 "Making Convolutional Networks Shift-Invariant Again", Zhang 2019.
 
 A strided convolution becomes a convolution at full size, followed by a blur that drops every other pixel; a transposed
-convolution becomes a blur that doubles the sides, followed by a convolution. Each costs four times the multiplications.
-The filters are buffers, with the name that they have in CUT's files.
+convolution becomes a blur that doubles the sides, followed by a convolution. Both take four times as many operations.
+The filters are buffers, with the same names as in CUT's files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from velogan.types import ForwardKind
 
 
 def _binomial_filter(weights: list[float], channels: int) -> Tensor:
-    """Return a binomial filter of both axes for each channel, `(channels, 1, k, k)`, with sum 1."""
+    """Return a two-dimensional binomial filter with sum 1 for each channel, `(channels, 1, k, k)`."""
     row = torch.tensor(weights)
     square = row[:, None] * row[None, :]
     return (square / square.sum()).repeat(channels, 1, 1, 1)

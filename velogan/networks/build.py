@@ -15,26 +15,26 @@ MAX_CHANNELS = 4096
 
 
 class NetworkFactory:
-    """Builds the newly initialised networks of methods; that of a search builds supernets."""
+    """Builds newly initialised networks for methods; the subclass for architecture searches builds supernets."""
 
     def generator(self, config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3) -> nn.Module:
         """Build a network from `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1]."""
         return build_generator(config, in_channels=in_channels, out_channels=out_channels)
 
     def discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
-        """Build a network from images `(B, in_channels, H, W)` in [-1, 1] to logits `(B, 1, h, w)`."""
+        """Build a network from images `(B, in_channels, H, W)` in [-1, 1] to logits `(B, 1, h, w)`, one or several."""
         return build_discriminator(config, in_channels=in_channels)
 
     def encoding_discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
-        """Build a network from a generator's encodings `(B, in_channels, H/4, W/4)` to logits."""
+        """Build a network from a generator's encodings `(B, in_channels, H/4, W/4)` to logits `(B, 1, h, w)`."""
         return build_encoding_discriminator(config, in_channels=in_channels)
 
 
 def build_network(header: Mapping[str, Any]) -> nn.Module:
-    """Build a newly initialised network from the `header` of a weights file. Raises ValueError if that is invalid."""
+    """Build a newly initialised network from the `header` of a weights file. Raises ValueError if it is invalid."""
     kind, config = header.get("network"), header.get("config")
     channels: dict[str, Any] = {
-        name: _count(name, header[name]) for name in ("in_channels", "out_channels") if name in header
+        name: _parse_count(name, header[name]) for name in ("in_channels", "out_channels") if name in header
     }
     match kind:
         case "generator":
@@ -44,24 +44,24 @@ def build_network(header: Mapping[str, Any]) -> nn.Module:
         case "encoding_discriminator":
             return build_encoding_discriminator(DiscriminatorConfig.model_validate(config), **channels)
         case "segmenter":
-            sizes = {name: _count(name, header[name]) for name in ("classes", "channels")}
+            sizes = {name: _parse_count(name, header[name]) for name in ("classes", "channels")}
             return build_segmenter(**channels, **sizes)
         case "patch_heads":
-            return PatchHeads(_widths(header))
+            return PatchHeads(_parse_widths(header))
     raise ValueError(f"network={kind!r:.40} is not a valid kind of network")
 
 
 MAX_HEADS = 16
 
 
-def _widths(header: Mapping[str, Any]) -> list[int]:
+def _parse_widths(header: Mapping[str, Any]) -> list[int]:
     widths = header.get("widths")
     if not isinstance(widths, list) or not 1 <= len(widths) <= MAX_HEADS:
         raise ValueError(f"widths={widths!r:.40} is not a list of 1 to {MAX_HEADS} numbers")
-    return [_count("widths", width) for width in widths]
+    return [_parse_count("widths", width) for width in widths]
 
 
-def _count(name: str, count: Any) -> int:
+def _parse_count(name: str, count: Any) -> int:
     if not isinstance(count, int) or not 1 <= count <= MAX_CHANNELS:
         raise ValueError(f"{name}={count!r:.40} is not a whole number from 1 to {MAX_CHANNELS}")
     return count

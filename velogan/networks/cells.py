@@ -16,9 +16,9 @@ paper gives only the shapes 256x256x3, 64x64xH and 256x256x3. The rest follows f
 
 The authors' published code differs: `space="code"` has its networks. S^e lacks the 7x7 convolution; generators have one
 more operation of S^r before the encoding (3 to H/4 channels) and one after the decoding (to the image); discriminators
-have three operations of S^e and two of S^r, the first without a norm, and all under spectral norm, unlike its hand-made
-discriminators. Its padding is not copied: it reflects one pixel and pads the rest with zeros, and an S^r operation of a
-discriminator removes two pixels.
+have three operations of S^e and two of S^r, the first without a norm, and all under spectral norm, unlike the code's
+hand-made discriminators. The code's padding is not copied: it reflects one pixel and pads the rest with zeros, and an
+S^r operation of a discriminator removes two pixels.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OPERATIONS: dict[Kind, tuple[str, ...]] = {
     "r": ("conv3", "conv5", "conv7", "dilated3", "dilated5"),
     "d": ("nearest", "bilinear", "transposed3"),
 }
-"""S^e, S^r and S^d of the paper."""
+"""Candidate operations by kind of cell: S^e, S^r and S^d of the paper."""
 
 
 def operation_names(kind: Kind, space: Space = "paper") -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def discriminator_kinds(space: Space = "paper") -> tuple[Kind, ...]:
 
 
 def check_operations(operations: Sequence[str], kinds: Sequence[Kind], *, space: Space, network: str) -> None:
-    """Raise ValueError unless `operations` has one of each of `kinds`; `network` is named in the message."""
+    """Raise ValueError unless `operations` are of the `kinds`, in this order; the message names `network`."""
     if len(operations) != len(kinds):
         raise ValueError(f"{len(operations)} operations, but {network} has {len(kinds)}: name {len(kinds)}")
     for place, (name, kind) in enumerate(zip(operations, kinds), start=1):
@@ -72,14 +72,14 @@ def check_operations(operations: Sequence[str], kinds: Sequence[Kind], *, space:
 
 
 def reject_operations(operations: Sequence[str], space: Space, *, network: str) -> None:
-    """Raise ValueError if options of cells are set for a `network` without cells."""
+    """Raise ValueError if `operations` or `space` are set for a `network` without cells."""
     if operations or space != "paper":
         setting = f"operations={','.join(operations):.40}" if operations else f"space={space}"
         raise ValueError(f"{setting} is for cells, not {network}: set network=cells")
 
 
 def count_blocks(operations: Sequence[str], space: Space = "paper") -> int:
-    """Return the number of residual cells of a generator with these operations. Raises ValueError if invalid."""
+    """Return the number of residual cells of a generator with these operations. Raises ValueError if none fits."""
     rest = len(operations) - len(generator_kinds(0, space))
     if rest < 0 or rest % 2:
         raise ValueError(
@@ -91,7 +91,7 @@ def count_blocks(operations: Sequence[str], space: Space = "paper") -> int:
 def default_operations(
     kinds: Sequence[Kind], *, space: Space = "paper", discriminator: bool = False
 ) -> tuple[str, ...]:
-    """Return operations, one of each of `kinds`, with which cells resemble CycleGAN's networks."""
+    """Return an operation for each of `kinds`, so that the network resembles CycleGAN's."""
     by_kind = {"e": "conv4" if discriminator else "conv3", "r": "conv3", "d": "transposed3"}
     names = [by_kind[kind] for kind in kinds]
     if space == "code" and not discriminator:
@@ -100,7 +100,7 @@ def default_operations(
 
 
 class Slot(NamedTuple):
-    """A position for one operation: the kind of its cell, and its input and output channels."""
+    """A position for one operation: the kind of its cell, its channels, whether it has a bias, and its search space."""
 
     kind: Kind
     c_in: int
@@ -114,7 +114,7 @@ FillSlot = Callable[[Slot], nn.Module]
 
 
 def fill_with(operations: Iterable[str]) -> FillSlot:
-    """Return a function that builds the next of these operations at each call."""
+    """Return a function that builds the next of `operations` at each call."""
     names = iter(operations)
     return lambda slot: build_operation(next(names), slot)
 
@@ -163,7 +163,7 @@ def build_operation(name: str, slot: Slot) -> nn.Module:
 
 
 class ResidualCell(nn.Module):
-    """`x + cell(x)`: two operations with norms, and one ReLU between."""
+    """A residual cell, `x + cell(x)`: two operations with norms, and one ReLU between."""
 
     forward_kind: ClassVar[ForwardKind] = "residual"
 
@@ -176,7 +176,7 @@ class ResidualCell(nn.Module):
 
 
 STAGE_INDEX = {"stem": 0, "e": 0, "d": 2, "head": 2}
-"""Index of a layer's stage by its name: 0 encoder, 2 decoder; residual cells are stage 1."""
+"""Index in `Stages` of the stage that contains a layer, by the layer's name; residual cells are in stage 1."""
 
 
 def generator_layers(
@@ -214,7 +214,7 @@ def generator_layers(
 def discriminator_layers(
     fill: FillSlot, *, channels: int, norm: NormName, space: Space, in_channels: int, first: int = 0
 ) -> nn.Sequential:
-    """Build the operations of a discriminator from index `first` on, `(B, in_channels, H, W)` to logits."""
+    """Build the operations of a discriminator from index `first` on: `(B, in_channels, H, W)` to logits."""
     make_norm, bias = norm_layer(norm), norm in ("instance", "none")
     *inner, last = discriminator_kinds(space)
     layers, c_in = [], in_channels

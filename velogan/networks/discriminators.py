@@ -1,4 +1,4 @@
-"""Discriminators: PatchGAN (Isola et al. 2017) of any depth, per pixel, on pretrained features, and of cells."""
+"""Discriminators: PatchGANs (Isola et al. 2017), 1x1 convolutions, heads on pretrained features, and cells."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class DiscriminatorConfig(BaseModel):
 
     @property
     def resolved_operations(self) -> tuple[str, ...]:
-        """The operations of cells: those set, or the default ones."""
+        """The operations of cells: `operations`, or the default ones if none are set."""
         return self.operations or default_operations(
             discriminator_kinds(self.space), space=self.space, discriminator=True
         )
@@ -93,7 +93,7 @@ def build_discriminator(
 ) -> Stage | ProjectedDiscriminator:
     """Build a newly initialised discriminator of images `(B, in_channels, H, W)` in [-1, 1].
 
-    It returns a logit per patch, `(B, 1, h, w)`, 30x30 of 256x256 for `basic`; see `ProjectedDiscriminator` for others.
+    It outputs a logit per patch, `(B, 1, h, w)`: 30x30 for `basic` at 256x256. See also `ProjectedDiscriminator`.
     `fill`: builds the operations of cells. Default: the operations of `config`.
     Raises ValueError if the features of `projected` are not available.
     """
@@ -111,17 +111,17 @@ def _projected(config: DiscriminatorConfig, *, patch: nn.Module | None) -> Proje
 def build_encoding_discriminator(
     config: DiscriminatorConfig, *, in_channels: int, fill: FillSlot | None = None
 ) -> Stage:
-    """Build a freshly initialised discriminator of encodings `(B, in_channels, H/4, W/4)`.
+    """Build a newly initialised discriminator of encodings `(B, in_channels, H/4, W/4)`.
 
     It lacks the first two convolutions of a PatchGAN, or the first two operations of cells, which reduce an image to a
-    quarter of its side. The receptive field of `basic` is 16x16 positions: after a resnet's encoder 73x73 pixels, since
-    that of a position is 13x13 pixels, and positions are 4 pixels apart.
+    quarter of its side. The receptive field of `basic` is 16x16 positions. After a resnet's encoder that is 73x73
+    pixels, since positions have receptive fields of 13x13 pixels and are 4 pixels apart.
     """
     return _build(config, in_channels, fill=fill, first=2)
 
 
 def _build(config: DiscriminatorConfig, in_channels: int, *, fill: FillSlot | None, first: int = 0) -> Stage:
-    """Build an initialised discriminator; `first`: index of the first operation of cells, or convolution of patches."""
+    """Build an initialised discriminator; `first`: index of its first operation of cells, or PatchGAN convolution."""
     if config.network == "cells":
         model = _cells(config, in_channels, fill=fill, first=first)
     elif config.network == "pixel":
@@ -154,7 +154,7 @@ def _norm(config: DiscriminatorConfig) -> tuple[Callable[[int], nn.Module], bool
 
 
 def _patch(config: DiscriminatorConfig, in_channels: int, *, first: int) -> nn.Sequential:
-    """Build a PatchGAN from its convolution `first` on."""
+    """Build a PatchGAN without the convolutions before index `first`."""
     layers = config.layers if config.network == "n_layers" else 3
     if first > layers:
         raise ValueError(

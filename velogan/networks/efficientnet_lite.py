@@ -1,4 +1,4 @@
-"""EfficientNet-Lite as a feature network: ImageNet classes, and feature maps at four strides."""
+"""EfficientNet-Lite as a feature network: feature maps at four strides, and logits of ImageNet classes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class EfficientNetLite(nn.Module):
         self.requires_grad_(False).eval()
 
     def features(self, images: Tensor) -> list[Tensor]:
-        """Return the feature maps of images `(B, 3, H, W)` in [-1, 1], which are not resized; gradients reach them.
+        """Return the feature maps of images `(B, 3, H, W)` in [-1, 1], without resizing; gradients reach the images.
 
         The maps are `(B, widths[i], H / s, W / s)` for s = 4, 8, 16, 32, rounded up.
         """
@@ -82,7 +82,7 @@ class EfficientNetLite(nn.Module):
 
 
 class FeatureMaps(nn.Module):
-    """A network whose forward is `net.features`."""
+    """A module whose `forward` is `net.features`."""
 
     forward_kind: ClassVar[ForwardKind] = "maps"
 
@@ -158,7 +158,7 @@ class _Conv(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         kernel, stride = self.kernel_size[0], self.stride[0]
         down, across = (max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in input.shape[2:])
-        if down % 2 == across % 2 == 0:  # as much on both sides: no copy is needed
+        if down % 2 == across % 2 == 0:  # conv2d itself pads both sides equally, without a copy
             half = (down // 2, across // 2)
             return functional.conv2d(input, self.weight, self.bias, self.stride, half, self.dilation, self.groups)
         padded = functional.pad(input, (across // 2, across - across // 2, down // 2, down - down // 2))

@@ -151,39 +151,39 @@ class GeneratorConfig(BaseModel):
 
     @property
     def has_stages(self) -> bool:
-        """Whether `split` can divide the network into an encoder, a translator and a decoder."""
+        """Whether `split_stages` can divide the network into an encoder, a translator and a decoder."""
         return self.network in ("resnet", "cells")
 
     @property
     def encoding_channels(self) -> int:
-        """Channels of the encodings, if the network `has_stages`."""
+        """The number of channels of the encodings, if the network `has_stages`."""
         return self.channels if self.network == "cells" else 4 * self.channels
 
     @property
     def resolved_operations(self) -> tuple[str, ...]:
-        """The operations of cells: those set, or the default ones."""
+        """The operations of cells: `operations`, or the default ones if none are set."""
         return self.operations or default_operations(generator_kinds(self.blocks, self.space), space=self.space)
 
     def autoencoder_fields(self) -> dict[str, Any]:
-        """Return the fields that reduce this configuration to its encoder and decoder, without translator."""
+        """Return the fields to change so that the generator has an encoder and a decoder, but no translator."""
         fields: dict[str, Any] = {"blocks": 0, "output": "image"}
         if self.operations:
             kinds = generator_kinds(self.blocks, self.space)
-            blocks = {place for place, kind in enumerate(kinds) if kind == "r"} - {0, len(kinds) - 1}
-            fields["operations"] = tuple(name for place, name in enumerate(self.operations) if place not in blocks)
+            residual = {index for index, kind in enumerate(kinds) if kind == "r"} - {0, len(kinds) - 1}
+            fields["operations"] = tuple(name for index, name in enumerate(self.operations) if index not in residual)
         return fields
 
 
 def build_generator(
     config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3, fill: FillSlot | None = None
 ) -> Generator | ChangeGenerator | MaskGenerator:
-    """Build a newly initialised generator, `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1].
+    """Build a newly initialised generator: `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1].
 
     `fill`: builds the operations of cells. Default: the operations of `config`.
     Raises ValueError if `output` is change, mask or keep and the numbers of channels differ.
     """
     config = config.resolve_output(in_channels, out_channels)
-    masks = config.output == "mask"
+    has_mask = config.output == "mask"
     if config.output in ("mask", "keep", "change") and in_channels != out_channels:
         raise ValueError(
             f"generator.output={config.output} keeps parts of the input, but A and B have {in_channels} and "
@@ -197,11 +197,11 @@ def build_generator(
             norm=config.norm,
             space=config.space,
             c_in=in_channels,
-            c_out=out_channels + masks,
+            c_out=out_channels + has_mask,
         )
     else:
         build = _resnet if config.network == "resnet" else _unet
-        model = build(config, in_channels, out_channels + masks)
+        model = build(config, in_channels, out_channels + has_mask)
     net = Generator(model, multiple=config.multiple)
     if config.init != "identity":
         initialise(net, init=config.init)
@@ -209,7 +209,7 @@ def build_generator(
         initialise(net, init="kaiming")
         for layer in _last_convolutions(net):
             nn.init.zeros_(layer.weight)
-    if masks:
+    if has_mask:
         return MaskGenerator(net)
     if config.output == "keep":
         return KeepGenerator(net)
@@ -235,7 +235,7 @@ class Generator(Stage):
 
 
 class Stages(NamedTuple):
-    """A generator in three parts, whose layers have the names that they have in the generator.
+    """A generator in three parts; layers keep their names.
 
     `encoder`: images `(B, C, H, W)` to encodings `(B, config.encoding_channels, H/4, W/4)`; `translator`: encodings to
     encodings; `decoder`: encodings to images.
@@ -247,7 +247,7 @@ class Stages(NamedTuple):
 
 
 def split_stages(net: nn.Module) -> Stages:
-    """Split a generator that `has_stages` into its stages, over the same weights."""
+    """Split a generator (see `GeneratorConfig.has_stages`) into its stages, which share its weights."""
     if isinstance(net, ChangeGenerator):
         stages = net.encoder, net.translator, net.decoder
         assert all(isinstance(stage, Stage) for stage in stages)
@@ -265,10 +265,10 @@ def split_stages(net: nn.Module) -> Stages:
 
 
 def compose(*stages: nn.Module) -> Generator:
-    """Return the generator that runs `stages` in sequence, over their weights.
+    """Return the generator that runs `stages` in sequence and shares their weights.
 
-    Weights keep the names of the generator that was split: encoder, translator and decoder compose a generator as from
-    `build_generator`; encoder and decoder compose an autoencoder.
+    Layers keep their names: an encoder, a translator and a decoder become a generator like those of `build_generator`,
+    an encoder and a decoder an autoencoder.
     """
     layers = OrderedDict[str, nn.Module]()
     for stage in stages:
@@ -278,7 +278,7 @@ def compose(*stages: nn.Module) -> Generator:
 
 
 class ResidualBlock(nn.Module):
-    """`x + conv_block(x)`: two reflection-padded 3x3 convolutions with norms and one ReLU between."""
+    """A residual block, `x + conv_block(x)`: two reflection-padded 3x3 convolutions with norms, and a ReLU between."""
 
     forward_kind: ClassVar[ForwardKind] = "residual"
 
@@ -340,7 +340,7 @@ def _decoder(config: GeneratorConfig, c_out: int) -> Iterator[nn.Module]:
 
 
 class SkipBlock(nn.Module):
-    """One inner level of a U-Net: `cat(x, up(inner(down(x))))`."""
+    """One inner level of a U-Net, `cat(x, up(inner(down(x))))`."""
 
     forward_kind: ClassVar[ForwardKind] = "skip"
 

@@ -21,7 +21,7 @@ class Genotype(BaseModel):
 
     `discriminators`: by the direction of the generators whose outputs they classify; empty: a run's configuration
     defines them.
-    `hidden`: the number of feature maps of the encodings, H, that the search used, if any.
+    `hidden`: H, the number of feature maps of the generators' encodings; empty: a run's configuration defines it.
     `provenance`: program, data and duration of the search, in free form.
     """
 
@@ -60,7 +60,7 @@ class Genotype(BaseModel):
         return value
 
     def to_json(self) -> str:
-        """Return JSON text that `read_genotype` reads."""
+        """Return the genotype as JSON, which `read_genotype` reads."""
         return self.model_dump_json(indent=1) + "\n"
 
 

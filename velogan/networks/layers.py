@@ -15,11 +15,11 @@ NormName = Literal["instance", "instance_affine", "batch", "sync_batch", "none"]
 InitName = Literal["normal", "xavier", "kaiming", "orthogonal"]
 
 INIT_GAIN = 0.02
-"""Deviation of normal weights, and gain of xavier and orthogonal ones, in the reference implementation."""
+"""Standard deviation of normal weights, and gain of xavier and orthogonal, in the reference implementation."""
 
 
 class InstanceNorm2d(nn.InstanceNorm2d):
-    """torch's layer with its gradient fixed: on a CPU torch misreads the channels-last gradient of a single image."""
+    """torch's layer with correct gradients on CPUs, where torch misreads the channels-last gradient of one image."""
 
     forward_kind: ClassVar[ForwardKind] = "layer"
 
@@ -58,8 +58,8 @@ def norm_layer(name: NormName) -> Callable[[int], nn.Module]:
     """Return the constructor of a norm, which takes the number of channels.
 
     `instance` is per sample, without affine weights or running statistics, as CycleGAN uses it; `instance_affine` has
-    weights, and the epsilon of the Keras CycleGAN example's layer (tensorflow_addons' InstanceNormalization);
-    `batch` and `sync_batch` have both (the latter shares statistics between GPUs); `none` is the identity.
+    affine weights and the epsilon of the Keras CycleGAN example (tensorflow_addons' InstanceNormalization); `batch` and
+    `sync_batch` have affine weights and running statistics, for `sync_batch` of all GPUs; `none` is the identity.
     """
     match name:
         case "instance":
@@ -104,10 +104,10 @@ def initialise(net: nn.Module, *, init: InitName = "normal", gain: float = INIT_
 def spectrally_normalise(net: nn.Module) -> nn.Module:
     """Divide the weights of every convolution by their largest singular value (Miyato et al. 2018, eq. 8).
 
-    In training each call of a convolution improves the estimate of that value by one power iteration; its vectors are
-    buffers. Call it after `initialise`, since the first estimate is made here. Returns `net`.
+    In training each call of a convolution improves the estimate of that value by one power iteration, whose vectors are
+    buffers. Call this function after `initialise`, since it makes the first estimate. Returns `net`.
 
-    Weights on the meta device, of which only the shape matters, are skipped: torch would iterate in slow Python.
+    Skips weights on the meta device, which have only shapes: torch would iterate in slow Python.
     """
     for layer in [module for module in net.modules() if isinstance(module, nn.Conv2d)]:
         if not layer.weight.is_meta:

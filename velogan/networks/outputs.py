@@ -1,6 +1,6 @@
 """Output modes of a generator other than `image`: `change`, `mask` and `keep`.
 
-Each adds a change to the input and leaves the rest of the input unchanged.
+Each changes parts of the input and leaves the other parts unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from velogan.types import ForwardKind, without_autocast
 
 FULL_REPLACE_AT = 0.3
-"""Mean change over channels, of values in [-1, 1], from which `apply_change` keeps no detail of the input."""
+"""Mean absolute change of the channels, in [-1, 1], from which `apply_change` keeps no detail of the input."""
 
 FILTER_RADIUS = 6
 """Radius in pixels of the square windows of `guided_filter`."""
@@ -65,14 +65,14 @@ class ChangeGenerator(nn.Module):
 class MaskGenerator(nn.Module):
     """Replaces a part of an image: `m g + (1 - m) x`; `net` outputs the image g and, as its last channel, the mask.
 
-    The mask m in [0, 1] is half of one plus that channel ("Unsupervised Attention-guided Image-to-Image Translation",
+    The mask m in [0, 1] is (1 + that channel) / 2 ("Unsupervised Attention-guided Image-to-Image Translation",
     Mejjati et al. 2018, here by the generator itself), aligned with edges of the input; see `guided_filter`. In eval
     mode the input's fine detail is kept as well; see `suppress_fine_detail`.
     """
 
     forward_kind: ClassVar[ForwardKind] = "mask"
     extra_radius: ClassVar[int] = 2 * FILTER_RADIUS + DETAIL_REACH
-    """Pixels that this adds to the receptive radius of `net`: both means of `guided_filter`, `suppress_fine_detail`."""
+    """Pixels added to the receptive radius of `net`: two means of `guided_filter`, and `suppress_fine_detail`."""
 
     def __init__(self, net: nn.Module, *, multiple: int | None = None):
         super().__init__()
@@ -101,9 +101,9 @@ def apply_mask(outputs: Tensor, x: Tensor) -> Tensor:
 
 
 def guided_filter(mask: Tensor, guide: Tensor) -> Tensor:
-    """Align the mask, `(B, 1, H, W)`, with edges of the guide, `(B, 1, H, W)`, by a locally linear function of it.
+    """Align the mask with edges of the guide, both `(B, 1, H, W)`, by a locally linear function of the guide.
 
-    The guided filter ("Guided Image Filtering", He et al. 2010, equations 5, 6 and 8). The features of a
+    This is the guided filter ("Guided Image Filtering", He et al. 2010, equations 5, 6 and 8). The features of a
     generator are a quarter as wide and high as the image, so its mask alone ends some pixels beside an edge and leaves
     a visible rim. The filter is part of the network in training as well ("Fast End-to-End Trainable Guided Filter", Wu
     et al. 2018).
@@ -111,15 +111,15 @@ def guided_filter(mask: Tensor, guide: Tensor) -> Tensor:
     rows, columns = _box_mean_matrix(guide.shape[2], guide.device), _box_mean_matrix(guide.shape[3], guide.device).T
     with without_autocast(mask):
         means = rows @ torch.cat([guide, mask, guide * mask, guide * guide], 1) @ columns
-        mean_guide, mean_mask, both, square = means.split(1, 1)
-        slope = (both - mean_guide * mean_mask) / (square - mean_guide * mean_guide + FILTER_EPSILON)
+        mean_guide, mean_mask, mean_product, mean_square = means.split(1, 1)
+        slope = (mean_product - mean_guide * mean_mask) / (mean_square - mean_guide * mean_guide + FILTER_EPSILON)
         offset = mean_mask - slope * mean_guide
         slope, offset = (rows @ torch.cat([slope, offset], 1) @ columns).split(1, 1)
     return slope * guide + offset
 
 
 def _box_mean_matrix(side: int, device: torch.device) -> Tensor:
-    """Return the matrix `(side, side)` that maps a column of pixels to its means over windows of `FILTER_RADIUS`."""
+    """Return the matrix `(side, side)` that averages a column of pixels over windows of radius `FILTER_RADIUS`."""
     position = torch.arange(side, device=device)
     in_window = ((position[:, None] - position).abs() <= FILTER_RADIUS).float()
     return in_window / in_window.sum(1, keepdim=True)
@@ -160,8 +160,8 @@ def _smooth(x: Tensor, step: int) -> Tensor:
 class KeepGenerator(MaskGenerator):
     """An ordinary generator that in eval mode suppresses small changes and fine detail of changes.
 
-    See `suppress_small_changes` and `suppress_fine_detail`. Not in training: the gradient would vanish where the image
-    hardly changes, so that it might never change.
+    See `suppress_small_changes` and `suppress_fine_detail`. In training they are not applied: the gradient would vanish
+    where an image hardly changes, so that it might never change there.
     """
 
     forward_kind: ClassVar[ForwardKind] = "mask"
@@ -173,15 +173,15 @@ class KeepGenerator(MaskGenerator):
 
 
 FULL_CHANGE_AT = 0.2
-"""Mean change over channels, of values in [-1, 1], from which `suppress_small_changes` applies it in full."""
+"""Mean absolute change of the channels, in [-1, 1], from which `suppress_small_changes` applies it in full."""
 
 
 def suppress_small_changes(outputs: Tensor, x: Tensor) -> Tensor:
     """Blend `outputs` into `x`, both `(B, C, H, W)` in [-1, 1], where they differ strongly.
 
-    The difference of a pixel is multiplied by `min(d / FULL_CHANGE_AT, 1)`, where d is its mean over channels. Without
-    this a network must reproduce a background exactly to leave it unchanged; with it, approximately. It is a smooth
-    shrinkage of the change, like soft thresholding of wavelets (Donoho and Johnstone 1994).
+    A pixel's difference is multiplied by `min(d / FULL_CHANGE_AT, 1)`, where d is the mean of its absolute values over
+    channels. So a network need not reproduce a background exactly, only approximately, to leave it unchanged. This
+    is a smooth shrinkage of the change, like soft thresholding of wavelets (Donoho and Johnstone 1994).
     """
     change = outputs.float() - x
     return x + change * change.abs().mean(1, keepdim=True).div(FULL_CHANGE_AT).clamp(max=1)

@@ -1,6 +1,6 @@
 """Intermediate features of a generator for a contrastive loss, and the heads that project them.
 
-As in "Contrastive Learning for Unpaired Image-to-Image Translation" (Park et al. 2020).
+See "Contrastive Learning for Unpaired Image-to-Image Translation" (Park et al. 2020).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from velogan.networks.generators import split_stages
 from velogan.networks.layers import Stage, initialise
 
 HEAD_FEATURES = 256
-"""Output features of a head (a two-layer MLP of 256 units)."""
+"""Number of hidden units and of output features of a head, a two-layer MLP."""
 
 
 class FeatureEncoder(nn.Module):
@@ -38,12 +38,12 @@ class FeatureEncoder(nn.Module):
         return [[x for x in stage.modules() if isinstance(x, nn.Conv2d)][-1].out_channels for stage in self.stages]
 
     def map_parts(self, function: Callable[[nn.Module], nn.Module]) -> FeatureEncoder:
-        """Return the encoder, over the same weights, with each stage replaced by `function(stage)`."""
+        """Return an encoder with the same weights, in which `function(stage)` replaces each stage."""
         return FeatureEncoder([function(stage) for stage in self.stages])
 
 
 def split_for_features(net: nn.Module) -> tuple[FeatureEncoder, Stage]:
-    """Split a resnet `Generator` into a feature encoder up to its middle block, and the rest, over its weights.
+    """Split a resnet `Generator` into a feature encoder up to its middle block, and the rest, which share its weights.
 
     As in the paper, the features are the outputs of the strided convolutions, the first block, and the middle block
     (the fifth of nine).

@@ -20,10 +20,10 @@ _ZIP = b"PK\x03\x04"
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """Read the tensors by name of a `.pth` file, from its top level or its entry `state_dict`, to the CPU.
+    """Load the tensors of a `.pth` file by name, from its top level or its entry `state_dict`, onto the CPU.
 
     Raises ValueError if the file is damaged or too large, contains anything but named tensors, or requests a function
-    call. No function is called.
+    call, which is not executed.
     """
     if not file.is_file():
         raise ValueError(f"{file} is not a file: name a .pth file, or a folder that contains some")

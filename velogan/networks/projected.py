@@ -23,11 +23,11 @@ class ProjectedDiscriminator(nn.Module):
     (the paper's cross-channel and cross-scale mixing).
     `size`: images whose shorter side has fewer pixels are enlarged to it for the features, at most to twice their size,
     since a network recognises objects best at about the size that it was trained with.
-    `patch`: a discriminator of pixels, whose logits come last; it gets the images unchanged.
+    `patch`: a PatchGAN, which gets the images with all C channels; its logits come last.
 
     The features are not part of the weights: all discriminators of a process share them (`pretrained.frozen_features`).
-    The weights contain the features' fingerprint, and are rejected if it differs. The features get C channels as
-    `pretrained.to_three_channels` converts them; `patch` gets all.
+    The weights contain the features' fingerprint, and are rejected if it differs. The input of the features has three
+    channels, see `pretrained.to_three_channels`.
     """
 
     def __init__(self, features: str, *, width: int, size: int | None = None, patch: nn.Module | None = None):
@@ -65,7 +65,7 @@ class ProjectedDiscriminator(nn.Module):
             )
 
     def map_parts(self, function: Callable[[nn.Module], nn.Module]) -> ProjectedDiscriminator:
-        """Return the discriminator, over the same weights, with `function` applied to its parts."""
+        """Return a discriminator with the same weights, in which `function(part)` replaces each part."""
         mapped = ProjectedDiscriminator.__new__(ProjectedDiscriminator)
         nn.Module.__init__(mapped)
         mapped.features, mapped.size = self.features, self.size
@@ -100,7 +100,7 @@ class Mix(nn.Module):
         return mixed
 
     def weight(self, kind: Literal["across", "down"], number: int) -> Tensor:
-        """Return a 1x1 weight: "across" mixes the channels of map `number`, "down" leads from it to the next finer."""
+        """Return a 1x1 kernel: "across" mixes the channels of map `number`, "down" maps them to the next finer map."""
         weight = self.weights[f"{kind}_{number}"]
         assert weight is not None
         return weight
@@ -127,7 +127,7 @@ def _interpolation_matrix(old: int, new: int, device: torch.device) -> Tensor:
 
 
 def _random_weight(outputs: int, inputs: int) -> Tensor:
-    """Draw a 1x1 convolution that preserves the variance of its input (He et al. 2015, without the factor for ReLU)."""
+    """Draw a 1x1 kernel that preserves the variance of its input (He et al. 2015, without the factor for ReLU)."""
     return torch.randn(outputs, inputs, 1, 1) / inputs**0.5
 
 

@@ -1,7 +1,7 @@
-"""Conversion of networks from and to the reference implementation and CUT; recognised by names and shapes of weights.
+"""Conversion of networks from and to the reference implementation and CUT, recognised by names and shapes of weights.
 
 CUT (contrastive-unpaired-translation), by the same authors, has the same ResNets and PatchGANs with anti-aliased
-sampling, whose filters are in the files. Files do not contain the options of a network: norm, dropout, width and depth
+sampling, whose filters its files contain. Files do not contain the options of a network: norm, dropout, width and depth
 are inferred from the weights. What cannot be inferred: dropout in a U-Net, which does not affect inference; the padding
 of a resnet's blocks, assumed to be reflection, the default; and whether CUT's `--netD patch` cuts images into squares
 before its PatchGAN of 2 layers, which looks like `n_layers`.
@@ -50,7 +50,7 @@ class RecognisedNetwork:
 
 
 def recognise(tensors: Mapping[str, Tensor], *, file: object) -> RecognisedNetwork:
-    """Identify the network from its weights `tensors`. Raises ValueError, which names the key, if it is unknown."""
+    """Identify a network by its weights `tensors`. Raises ValueError, with the key that does not fit, if unknown."""
     state = _normalize(tensors)
     try:
         header = _infer_header(state)
@@ -74,7 +74,7 @@ def recognise(tensors: Mapping[str, Tensor], *, file: object) -> RecognisedNetwo
 
 
 def to_reference(network: RecognisedNetwork) -> dict[str, Tensor]:
-    """Return the weights with the reference's names. Raises ValueError, with the field, if it has no such network."""
+    """Return the weights with the reference's names. Raises ValueError if the reference has no such network."""
     reference_flags(network.header)
     pixel = network.header["config"]["network"] == "pixel"
     return {name.replace("model.", "net.", 1) if pixel else name: value for name, value in network.state.items()}
@@ -98,7 +98,7 @@ def to_instance_norm(network: RecognisedNetwork) -> RecognisedNetwork:
 def reference_flags(header: Mapping[str, Any]) -> list[str]:
     """Return the flags that build the network in the reference implementation, or in CUT if it is anti-aliased.
 
-    Raises ValueError if no flags do.
+    Raises ValueError if neither has such a network.
     """
     kind, config = header["network"], header.get("config", {})
     if kind not in ("generator", "discriminator"):
@@ -137,11 +137,11 @@ _SUPPORTED = {
     "padding": ("zeros",),
     "output": ("image",),
 }
-"""Values of fields that the reference implementation has, the default first."""
+"""Values that the reference implementation has, by configuration field; the default first."""
 
 
 def _normalize(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights without wrappers' prefixes, in float32, without running statistics of old instance norms."""
+    """Remove prefixes of wrappers and the running statistics of old instance norms; convert to float32."""
     state = dict(tensors)
     while wrapper := next((prefix for prefix in _WRAPPERS if all(name.startswith(prefix) for name in state)), None):
         state = {name.removeprefix(wrapper): value for name, value in state.items()}
@@ -226,7 +226,7 @@ def _build_header(kind: str, config: GeneratorConfig | DiscriminatorConfig, **ch
 
 
 def _norm_of(state: Mapping[str, Tensor], convolution: str, norm: str) -> Any:
-    """Infer the norm after a convolution: batch has running statistics, instance norm leaves the bias in place."""
+    """Infer the norm after a convolution: batch norm has running statistics; before instance norm there is a bias."""
     if f"{norm}.running_mean" in state:
         return "batch"
     return "instance" if f"{convolution}.bias" in state else "none"

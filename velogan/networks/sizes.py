@@ -1,4 +1,4 @@
-"""Sizes of generators: parameters, bytes and multiply-accumulates (MACs); and widths at which two sizes are equal."""
+"""Sizes of generators: parameters, bytes and multiply-accumulates (MACs); and widths at which they are equal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BYTES_PER_WEIGHT = 4
 """Bytes of a float32 weight, and of its gradient."""
 
 SIZE_TOLERANCE = 0.01
-"""Maximum relative difference of sizes that count as equal."""
+"""Maximum relative difference of two sizes that are considered equal."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def count_parameters(net: nn.Module) -> int:
 
 @torch.no_grad()
 def count_macs(net: nn.Module, images: torch.Tensor) -> int:
-    """Return the multiply-accumulates of a network's convolutions on `images`.
+    """Return the multiply-accumulates of a network's convolutions on `images`, `(B, C, H, W)`.
 
     A convolution multiplies each weight with each pixel of its output, a transposed one with each of its input. Blurs
     (about 1 %) are not counted.
@@ -83,8 +83,8 @@ def widths_matching(
 ) -> tuple[int, ...]:
     """Return the widths at which `generators` match the total size of the same number of `target` generators.
 
-    All widths are equal, as in the paper, if the total then matches within 1 %; else the last few are larger by one.
-    `channels`: those of input and output images, for each generator. Default: 3 and 3.
+    All widths are equal, as in the paper, if the total then matches within 1 %; else the last ones are larger by one.
+    `channels`: of input and output images, for each generator. Default: 3 and 3.
     Raises ValueError if no widths match within 1 %.
     """
     channels = list(channels) or [(3, 3)] * len(generators)
@@ -120,7 +120,7 @@ def nearest_width(config: GeneratorConfig, target: GeneratorConfig, *, channels:
 
 
 def _size_in_bytes(config: GeneratorConfig, channels: tuple[int, int], width: int | None = None) -> int:
-    """Return the bytes of a generator; `channels`: of input and output images; `width`: default: the configured one."""
+    """Return a generator's bytes at `width`, by default the configured one; `channels`: of input and output images."""
     config = config.model_copy(update={"channels": width or config.channels})
     with torch.device("meta"):
         net = build_generator(config, in_channels=channels[0], out_channels=channels[1])
@@ -137,7 +137,7 @@ def _largest_true(condition: Callable[[int], bool], maximum: int = 4095) -> int:
 
 
 def describe_sizes(sizes: Mapping[Direction, NetworkSize], *, side: int) -> str:
-    """Describe generators by name, and the asymmetry: the ratio of the last to the first size.
+    """Describe the sizes of generators, and their asymmetry: the ratio of the last size to the first.
 
     `side`: of the image for which MACs were counted.
     """

@@ -1,7 +1,7 @@
 """Differentiable augmentation for discriminators ("Differentiable Augmentation", Zhao et al. 2020).
 
-Real images and fakes are augmented alike, and gradients reach the generator: the discriminator cannot memorise a small
-training set, and the generator does not reproduce the augmentation.
+Real images and fakes are augmented alike, and gradients pass to the generator: the discriminator cannot memorise a
+small training set, and the generator does not learn to output augmented images.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from torch import Tensor
 Augmentation = Literal["colour", "shift", "cutout"]
 
 DRAWS: dict[Augmentation, int] = {"colour": 3, "shift": 2, "cutout": 2}
-"""Uniform random numbers per image."""
+"""Number of uniform random numbers that an augmentation needs for each image."""
 
 MAX_SHIFT, CUTOUT_SIDE = 0.125, 0.5
-"""Largest shift, and side of the square that is cut out, as fractions of a side of the image."""
+"""Largest shift, and sides of the rectangle that is cut out, as fractions of the image's sides."""
 
 
 @dataclass(frozen=True)
 class Augmenter:
-    """Applies `kinds` of augmentation to each image with a `probability`."""
+    """Applies the augmentations `kinds` to each image with the given `probability`."""
 
     kinds: tuple[Augmentation, ...]
     probability: float = 1.0
 
     @property
     def num_uniforms(self) -> int:
-        """Uniform random numbers per image: those of `kinds`, and one more for a `probability` below 1."""
+        """Number of uniform random numbers per image: for each of `kinds`, and one more for a `probability` below 1."""
         return sum(DRAWS[kind] for kind in self.kinds) + (self.probability != 1) if self.kinds else 0
 
     def __call__(self, images: Tensor, uniform: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class Augmenter:
 
 
 def _colour(images: Tensor, uniform: Tensor) -> Tensor:
-    """Add up to 0.5 to the brightness, multiply the saturation by 0 to 2 and the contrast by 0.5 to 1.5."""
+    """Add -0.5 to 0.5 to the brightness, multiply the saturation by 0 to 2 and the contrast by 0.5 to 1.5."""
     brightness, saturation, contrast_factor = (row.view(-1, 1, 1, 1) for row in uniform)
     images = images + (brightness - 0.5)
     grey = images.mean(1, keepdim=True)
@@ -55,13 +55,13 @@ def _colour(images: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _shift(images: Tensor, uniform: Tensor) -> Tensor:
-    """Shift by whole pixels, filled with zeros: a product with shifted identity matrices, which is deterministic."""
+    """Shift by whole pixels and fill with zeros, deterministically: by products with shifted identity matrices."""
     rows, columns = (_shift_matrices(side, draw, dtype=images.dtype) for side, draw in zip(images.shape[2:], uniform))
     return rows[:, None] @ images @ columns[:, None].mT
 
 
 def _shift_matrices(side: int, uniform: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """Return the matrices `(B, side, side)` that shift a column of `side` pixels by up to `MAX_SHIFT` of it."""
+    """Return the matrices `(B, side, side)` that shift a column of `side` pixels by up to `MAX_SHIFT * side`."""
     limit = int(side * MAX_SHIFT + 0.5)
     offset = (uniform * (2 * limit + 1)).floor() - limit
     position = torch.arange(side, device=uniform.device)
@@ -69,7 +69,7 @@ def _shift_matrices(side: int, uniform: Tensor, *, dtype: torch.dtype) -> Tensor
 
 
 def _cutout(images: Tensor, uniform: Tensor) -> Tensor:
-    """Fill a square of half the image's sides, which may lie partly outside, with zeros."""
+    """Fill a rectangle with half the image's sides, which may lie partly outside the image, with zeros."""
     inside = []
     for side, draw in zip(images.shape[2:], uniform):
         length, position = int(side * CUTOUT_SIDE + 0.5), torch.arange(side, device=images.device)

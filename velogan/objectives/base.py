@@ -45,16 +45,16 @@ class Phase:
 
 
 Branch = Callable[[], tuple[Tensor, ...]]
-"""An independent branch of a loss's computation."""
+"""Computes a part of a loss, independently of the loss's other branches, and returns tensors."""
 
 BranchRunner = Callable[[Sequence[Branch]], list[tuple[Tensor, ...]]]
-"""Runs branches and returns their results, ready for use on the device."""
+"""Runs branches and returns their results in the same order, ready for use on the current CUDA stream."""
 
 _runner: ContextVar[BranchRunner | None] = ContextVar("runner", default=None)
 
 
 def run_branches(*branches: Branch) -> list[tuple[Tensor, ...]]:
-    """Run `branches`, which must be independent, so that the engine may overlap them; return their results."""
+    """Return the results of `branches`; they must be independent, so that the engine may run them concurrently."""
     runner = _runner.get()
     return [branch() for branch in branches] if runner is None else runner(branches)
 
@@ -73,7 +73,7 @@ def batched_forward(net: Callable[[Tensor], Any], *images: Tensor, batched: bool
 
 @contextmanager
 def use_branch_runner(runner: BranchRunner | None) -> Iterator[None]:
-    """Make `run_branches` use `runner` within the context; None: run branches in order."""
+    """Make `run_branches` use `runner` within the context; None: run branches one after the other."""
     token = _runner.set(runner)
     try:
         yield
@@ -82,11 +82,11 @@ def use_branch_runner(runner: BranchRunner | None) -> Iterator[None]:
 
 
 HALVES = ("first_half", "second_half")
-"""Splits: the training images of each domain, divided at random into two halves."""
+"""The two splits into which the training images of each domain are divided at random."""
 
 
 class UniformSlots:
-    """Assigns names to ranges of rows of a batch's uniform random numbers, in the order in which they are added."""
+    """Names for consecutive ranges of rows of a batch's uniform random numbers, in the order of `add`."""
 
     def __init__(self) -> None:
         self.num_uniforms = 0
@@ -105,8 +105,8 @@ class UniformSlots:
 class Objective(Protocol):
     """A method's losses.
 
-    `num_uniforms`: by split of the phases, the number of uniform random numbers in [0, 1) per image that the losses get
-    as `batch["uniform"]`, `(num_uniforms, B)`. The losses have no other randomness, so that a step is a function of
+    `num_uniforms`: for each split, the number of uniform random numbers in [0, 1) per image, which the losses get as
+    `batch["uniform"]`, `(num_uniforms, B)`. The losses have no other randomness, so that a step is a function of
     (weights, state, batches). The first split defines the length of an epoch. `state`: buffers that persist between
     steps, the pools of fakes. Optional: `swap_halves_at`, the fraction of the run after which `HALVES` are exchanged.
     """

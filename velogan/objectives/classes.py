@@ -18,23 +18,23 @@ SEGMENTER = "S"
 """The role of the segmenter: images of both domains `(B, C, H, W)` to logits `(B, K, H, W)`."""
 
 SEMANTIC_LOSS_WEIGHT = 1.0
-"""As in CyCADA."""
+"""Weight of the penalty, as in CyCADA."""
 
 CONFIDENCE_THRESHOLD = 0.9
-"""Minimum probability of a class for a pixel without a label to count."""
+"""Probability of the predicted class from which a pixel without a label counts."""
 
 
 class SemanticConsistencyLoss(ExtraLoss):
     """Adds a phase that trains the segmenter, and to phase `name` a penalty for pixels that change their class.
 
-    A pixel's weight is the probability that the segmenter, applied to the input, assigns to the pixel's label; without
-    label maps, to its own prediction, if above `CONFIDENCE_THRESHOLD`. So an untrained segmenter has little effect.
+    A pixel's weight is the probability of its label by the segmenter's output for the input; without label maps, the
+    probability of the predicted class, if above `CONFIDENCE_THRESHOLD`. So an untrained segmenter has little effect.
 
     The batch holds `label_a`, `label_b` or both, `(B, H, W)`, -1 for pixels without a class.
     """
 
     def phases(self) -> list[Phase]:
-        """Return the phase of the segmenter, then those of the inner objective."""
+        """Return the phase of the segmenter, then the phases of the inner objective."""
         return [Phase(name="segmenter", trains=(SEGMENTER,), loss=self.segmenter_loss), *super().phases()]
 
     def segmenter_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
@@ -61,8 +61,8 @@ class SemanticConsistencyLoss(ExtraLoss):
 def pseudo_labels(logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return target classes and their weights in [0, 1], both `(B, H, W)`, from a segmenter's `logits` `(B, K, H, W)`.
 
-    The classes are `labels`, or the most likely ones; the weights are their probabilities. Without `labels`, weights
-    below `CONFIDENCE_THRESHOLD` are 0.
+    The weights are the probabilities of the classes. With `labels`, these are the classes; the weight is 0 where there
+    is none. Without, the classes are the most likely ones; weights below `CONFIDENCE_THRESHOLD` are 0.
     """
     probabilities = logits.softmax(1)
     if labels is None:
@@ -74,12 +74,12 @@ def pseudo_labels(logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor
 def weighted_cross_entropy(logits: Tensor, classes: Tensor, weights: Tensor) -> Tensor:
     """Return the mean cross-entropy of `logits` `(B, K, H, W)` with `classes` `(B, H, W)`, times `weights` `(B, H, W)`.
 
-    The sum is divided by the number of pixels, not by the sum of weights: so the mean over microbatches is that of the
-    batch.
+    The sum is divided by the number of pixels, not by the sum of weights, so that the mean over microbatches equals the
+    result for the whole batch.
     """
     return -(_gather_class(F.log_softmax(logits, 1), classes) * weights).mean()
 
 
 def _gather_class(values: Tensor, classes: Tensor) -> Tensor:
-    """Return the value `(B, H, W)` of each pixel's class from `(B, K, H, W)`; pixels without a class get class 0."""
+    """Select from `(B, K, H, W)` the value of each pixel's class, `(B, H, W)`; class 0 for pixels without a class."""
     return values.gather(1, classes.clamp(min=0)[:, None])[:, 0]

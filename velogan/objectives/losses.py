@@ -15,7 +15,7 @@ from velogan.types import without_autocast
 GanLossName = Literal["lsgan", "vanilla", "hinge"]
 
 Logits = Tensor | Sequence[Tensor]
-"""Output of a discriminator: logits of any shape, or those of several heads."""
+"""Output of a discriminator: logits of any shape, or a sequence of such tensors, one for each head."""
 
 
 def gan_loss(
@@ -26,7 +26,7 @@ def gan_loss(
     lsgan: squared distance to 1 / 0 (Mao et al. 2017, eq. 2). vanilla: binary cross entropy (Goodfellow et al.
     2014, eq. 1). hinge: Miyato et al. 2018, eq. 16. Losses of several heads are added (Sauer et al. 2021).
     `smoothing`: for lsgan and vanilla the target of real images is 1 - `smoothing` (one-sided label smoothing,
-    Salimans et al. 2016, section 3.4). `weights`: `(B,)`, the weight of each image in the mean. Default: 1.
+    Salimans et al. 2016, section 3.4). `weights`: `(B,)`, factors of the images' losses. Default: 1.
     """
     if not isinstance(logits, Tensor):
         loss_of = partial(gan_loss, real=real, kind=kind, smoothing=smoothing, weights=weights)
@@ -45,9 +45,9 @@ def _weighted_mean(losses: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def generator_adversarial_loss(logits: Logits, *, kind: GanLossName) -> Tensor:
-    """Return the generator's loss for the discriminator's `logits` of its images; a scalar in float32.
+    """Return the generator's loss for the discriminator's `logits` of fakes; a scalar in float32.
 
-    It is the discriminator's loss with the target real; for hinge, the negative mean (Miyato et al. 2018, eq. 17).
+    It is the discriminator's loss for real images; for hinge, the negative mean (Miyato et al. 2018, eq. 17).
     """
     if kind != "hinge":
         return gan_loss(logits, real=True, kind=kind)
@@ -61,7 +61,7 @@ def l1_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 SOURCE_EDGE, FAKE_EDGE = 0.1, 0.02
-"""Brightness differences of neighbouring pixels, in [-1, 1], that count as half an edge in an image and in its fake."""
+"""Lengths |g| of brightness gradients, of values in [-1, 1], at which |n|^2 in `edge_loss` is 1/2."""
 
 
 def edge_loss(fake: Tensor, source: Tensor) -> Tensor:
@@ -103,14 +103,14 @@ def _brightness(images: Tensor) -> Tensor:
 
 
 TEMPERATURE = 0.07
-"""Of `patch_nce_loss`, as in the paper."""
+"""The temperature T of `patch_nce_loss`, as in the paper."""
 
 
 def patch_nce_loss(queries: Tensor, keys: Tensor) -> Tensor:
     """Return the PatchNCE loss: query i must match key i among all keys of the same image (Park et al. 2020, eq. 2, 3).
 
     It is the mean of -log(exp(v v+ / T) / sum of exp(v v' / T) over all keys v' of the image).
-    `queries`, of translations, and `keys`, of inputs: unit vectors `(B, n, C)`. `keys` get no gradient.
+    `queries` (from translations) and `keys` (from inputs): unit vectors `(B, n, C)`. `keys` get no gradient.
     Returns a scalar in float32, about log n for random features.
     """
     with without_autocast(queries):

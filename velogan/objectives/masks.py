@@ -12,14 +12,14 @@ from velogan.objectives.base import LossOutput, Objective, Phase, PhaseCache
 from velogan.types import Batch, Direction, Nets
 
 MASK_LOSS_WEIGHT = 10.0
-"""As that of CycleGAN's cycle loss."""
+"""Weight of the loss, equal to the weight of CycleGAN's cycle loss."""
 
 GetFakes = Callable[[PhaseCache], Mapping[Direction, Tensor]]
-"""Returns the translations `(B, C, H, W)` in a phase's cache."""
+"""Returns the translations `(B, C, H, W)` in a phase's cache, by direction."""
 
 
 class ExtraLoss:
-    """Adds to the phase `name` of `inner` loss terms on the translations that `get_fakes` reads from the cache."""
+    """Adds loss terms on translations, which `get_fakes` reads from the cache, to the phase `name` of `inner`."""
 
     def __init__(self, inner: Objective, get_fakes: GetFakes, *, name: str):
         self._inner, self._get_fakes = inner, get_fakes
@@ -27,7 +27,7 @@ class ExtraLoss:
         self.num_uniforms, self.state = inner.num_uniforms, inner.state
 
     def phases(self) -> list[Phase]:
-        """Return the phases of the inner objective, one of them with the extra terms."""
+        """Return the phases of the inner objective, with the extra terms in one of them."""
         return [
             replace(phase, loss=partial(self._loss, phase)) if phase.name == self._name else phase
             for phase in self._inner.phases()
@@ -62,8 +62,8 @@ class MaskLoss(ExtraLoss):
 def change_outside_mask(fake: Tensor, source: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of |fake - source|, both `(B, C, H, W)`, where `mask`, `(B, 1, H, W)`, is 0.
 
-    The mean is first of each image, then over images, so that microbatches do not change it; an image whose mask is all
-    1 counts 0. A scalar.
+    The result, a scalar, is the mean over images of each image's mean, so that microbatches do not change it; an image
+    whose mask is all 1 counts 0.
     """
     outside = 1 - mask
     count = (outside.sum((1, 2, 3)) * fake.shape[1]).clamp(min=1)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class FakePool(nn.Module):
-    """Holds `size` images of `shape` (C, H, W) on the device.
+    """A pool of up to `size` earlier fakes of `shape` (C, H, W), on the device.
 
     Until it is full it stores and returns each new image. Then, with probability one half, it returns a random stored
     image and stores the new one in its place; otherwise it returns the new one. With size 0 it returns each new image.
@@ -25,7 +25,7 @@ class FakePool(nn.Module):
 
     @torch.no_grad()
     def forward(self, new: Tensor, uniform: Tensor) -> Tensor:
-        """Store and return images, `(B, C, H, W)` each; `uniform`, `(2, B)` in [0, 1), decides on swaps and slots."""
+        """Store new images and return stored or new ones, `(B, C, H, W)` each, by `uniform`, `(2, B)` in [0, 1)."""
         if self.size == 0:
             return new
         return torch.cat([self._exchange(image, draws) for image, draws in zip(new.split(1), uniform.unbind(1))])

@@ -1,8 +1,8 @@
 """Architecture search: any method on supernets, whose architecture weights are trained as well.
 
 "CycleGANAS" (An and Joo 2023, section 3). Each network of cells becomes a supernet, and its architecture weights a
-separate role: those of `G_A` are `arch_G_A`. Losses and pools of fakes are those of the inner method, and so are
-networks without cells or with configured operations.
+separate role, such as `arch_G_A` for `G_A`. The inner method defines the losses, the pools of fakes, and the networks
+without cells or with configured operations.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _parse_inner(value: Any) -> Any:
 
 
 class SearchMethod(Method):
-    """A search: the method `inner` on supernets."""
+    """An architecture search: the method `inner` with supernets as its networks."""
 
     kind = "searched"
     summary = "architecture search: another method on supernets, which choose their operations (velogan search)"
@@ -158,7 +158,7 @@ class SearchMethod(Method):
         return {name: shares for name, net in named_nets.items() if (shares := _shares(net))}
 
     def genotype(self, nets: Nets, spec: Spec) -> Genotype:
-        """Return the operations with the largest shares."""
+        """Return the genotype with the operations that have the largest shares."""
         generators: dict[Direction, tuple[str, ...]] = {
             direction: derive(net) if is_searched(config := spec.generators[direction]) else config.resolved_operations
             for direction, net in self._attach_architecture(nets, spec).generators.items()
@@ -173,7 +173,7 @@ class SearchMethod(Method):
     def _derive_discriminators(self, nets: Nets, spec: Spec) -> dict[Direction, tuple[str, ...]]:
         """Return the discriminators' operations by direction.
 
-        A discriminator of encodings lacks the first two operations; the default ones replace them.
+        A discriminator of encodings lacks the first two operations; the genotype gets the default ones there.
         """
         operations: dict[Direction, tuple[str, ...]] = {}
         roles = {name: role for name, role in self._meta_roles(spec).items() if mixtures(role.net)}
@@ -218,7 +218,7 @@ class SearchObjective:
         self.state: nn.Module = nn.ModuleDict(dict(zip(("weights", "architecture"), states)))
 
     def phases(self) -> list[Phase]:
-        """Return the phases of the networks, then those of their architecture."""
+        """Return the phases of the networks, then any separate phases of their architecture weights."""
         phases = self.inner[0].phases()
         if self.config.scheme == "one-step":
             return [replace(phase, trains=(*phase.trains, *self._arch_roles_of(phase))) for phase in phases]
@@ -249,13 +249,13 @@ class SearchObjective:
         return [replace(phase, loss=partial(restricted_loss, phase.loss)) for phase in phases]
 
     def _arch_roles_of(self, phase: Phase) -> tuple[str, ...]:
-        """Return the roles of the architecture weights of the networks that `phase` trains."""
+        """Return the roles of architecture weights that belong to the networks that `phase` trains."""
         names = (ARCHITECTURE + name for name in phase.trains)
         return tuple(name for name in names if name in self.arch_roles)
 
 
 class _PlaceholderFactory(SupernetFactory):
-    """Builds placeholders for discriminators that are not searched: their pretrained weights may be missing."""
+    """Builds placeholders for discriminators that are not searched, as their pretrained weights may be missing."""
 
     def discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
         return super().discriminator(config, in_channels=in_channels) if is_searched(config) else nn.Identity()

@@ -25,7 +25,7 @@ from velogan.types import Composed, ForwardKind
 Convolve = Callable[..., Tensor]
 
 ALPHA_DEVIATION = 1e-3
-"""Standard deviation of the initial `alpha`: shares start about equal. As in DARTS; the paper has none."""
+"""Standard deviation of the initial `alpha`: shares start about equal. As in DARTS; the paper states none."""
 
 
 def is_searched(config: GeneratorConfig | DiscriminatorConfig) -> bool:
@@ -51,7 +51,7 @@ class SupernetFactory(NetworkFactory):
 class MixedOp(nn.Module):
     """The mixture of all candidate operations of `slot`, weighted by the softmax of `alpha`.
 
-    `convolve`, an argument of `forward`, replaces `F.conv2d` for the summed kernels of kind r.
+    `convolve`, an argument of `forward`, replaces `F.conv2d` in mixtures of kind r.
     """
 
     forward_kind: ClassVar[ForwardKind] = "mixture"
@@ -140,7 +140,7 @@ class SupernetWithArchitecture(nn.Module):
         return self.net(x)
 
     def map_parts(self, function: Callable[[nn.Module], nn.Module]) -> SupernetWithArchitecture:
-        """Return the network with the supernet, or each of its parts, replaced by `function(part)`."""
+        """Return the network with `function(part)` in place of the supernet, or of each of its parts."""
         mapped = self.net.map_parts(function) if isinstance(self.net, Composed) else function(self.net)
         return SupernetWithArchitecture(mapped, list(self.architectures))
 
@@ -151,7 +151,7 @@ def mixtures(net: nn.Module) -> dict[str, MixedOp]:
 
 
 def derive(net: nn.Module) -> tuple[str, ...]:
-    """Return the operation with the largest weight of each mixture."""
+    """Return, for each mixture, the name of the operation with the largest share."""
     return tuple(list(mixed.candidates)[int(mixed.alpha.argmax())] for mixed in mixtures(net).values())
 
 
@@ -161,7 +161,7 @@ _Shares = Mapping[str, Tensor]
 
 
 def _downsample(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
-    """Compute a mixture of kind e. The dilated 5x5 reads only every second pixel; average pooling is a convolution."""
+    """Compute a mixture of kind e. dilated5 reads only every second pixel; average pooling is a 2x2 convolution."""
     names = [name for name in layers if name in CONVOLUTION_GEOMETRY and name != "dilated5"]
     radius = max(CONVOLUTION_GEOMETRY[name].before for name in names)
     kernels = [_Kernel(layers[name].weight, shares[name], _taps(name, radius)) for name in names]
@@ -184,7 +184,7 @@ def _preserve_size(x: Tensor, layers: _Layers, shares: _Shares, convolve: Convol
 
 
 def _upsample(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
-    """Compute a mixture of kind d. Nearest-neighbour upsampling equals two taps of the transposed convolution."""
+    """Compute a mixture of kind d. Nearest-neighbour upsampling is a transposed convolution with a 2x2 kernel."""
     nearest = _Kernel(layers["nearest"].weight.transpose(0, 1), shares["nearest"], slice(1, 3))
     kernels = [_Kernel(layers["transposed3"].weight, shares["transposed3"], slice(0, 3)), nearest]
     bias = _sum_biases(layers, shares, excluded="bilinear")
@@ -212,7 +212,7 @@ def _sum_biases(layers: _Layers, shares: _Shares, *, excluded: str = "") -> Tens
 
 
 class _Kernel(NamedTuple):
-    """A kernel, its share, and its rows and columns in the sum; a smaller kernel is repeated there."""
+    """A kernel, its share, and `taps`: its rows and columns in the sum, in each of which a 1x1 kernel is repeated."""
 
     weight: Tensor
     share: Tensor
@@ -220,7 +220,7 @@ class _Kernel(NamedTuple):
 
 
 def _sum_kernels(kernels: Sequence[_Kernel], radius: int) -> Tensor:
-    """Return the weighted sum of kernels, `(c_out, c_in, 2 radius + 1, 2 radius + 1)`."""
+    """Return the sum of kernels weighted by their shares, `(c_out, c_in, 2 radius + 1, 2 radius + 1)`."""
     shares = torch.stack([kernel.share for kernel in kernels])
     taps, weights = [kernel.taps for kernel in kernels], [kernel.weight for kernel in kernels]
     return _SumKernels.apply(taps, 2 * radius + 1, shares, *weights)  # pyright: ignore[reportReturnType]
