@@ -222,9 +222,9 @@ class Config(BaseModel):
             return config
         spec = config.spec
         channels = [(spec.channels[source], spec.channels[target]) for source, target in map(domains_of, directions)]
-        goal = reference_config(match) if isinstance(match, str) else match
+        size_target = reference_config(match) if isinstance(match, str) else match
         generators = [spec.generators[direction] for direction in directions]
-        return config._with_widths(widths_matching(generators, goal, channels=channels))
+        return config._with_widths(widths_matching(generators, size_target, channels=channels))
 
     def match_size_of(self, other: Config) -> Config:
         """Return a copy with widths that make each generator as large as its counterpart in `other`.
@@ -232,12 +232,12 @@ class Config(BaseModel):
         Widths are integers, so sizes match approximately. If the networks of `other` are a genotype's, the copy is the
         baseline C'64 of CycleGANAS (section 4.3), which shows the effect of unequal sizes without a search.
         """
-        spec, goal = self.spec, other.spec
+        spec, targets = self.spec, other.spec.generators
         widths = []
         for direction in self.method.directions:
             source, target = domains_of(direction)
             channels = (spec.channels[source], spec.channels[target])
-            widths.append(nearest_width(spec.generators[direction], goal.generators[direction], channels=channels))
+            widths.append(nearest_width(spec.generators[direction], targets[direction], channels=channels))
         return self._with_widths(widths)
 
     def _with_widths(self, widths: Sequence[int]) -> Config:
@@ -368,7 +368,7 @@ def differences(requested: Config, saved: Config) -> dict[str, tuple[Any, Any]]:
     """Return the fields whose values differ, as (requested, saved) by name, without requests for automatic values."""
     result = {}
     for name in field_names(Config):
-        values = _get(requested, name), _get(saved, name)
+        values = _field_value(requested, name), _field_value(saved, name)
         may_be_automatic = name.startswith("engine.") or name in ("data.channels_a", "data.channels_b")
         if values[0] != values[1] and not (may_be_automatic and values[0] in ("auto", None)):
             result[name] = values
@@ -379,7 +379,7 @@ def differences(requested: Config, saved: Config) -> dict[str, tuple[Any, Any]]:
     return result
 
 
-def _get(config: Config, name: str) -> Any:
+def _field_value(config: Config, name: str) -> Any:
     """Return a field's value by its dotted name; None if it belongs to another method."""
     value: Any = config
     for part in name.split("."):

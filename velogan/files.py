@@ -158,10 +158,10 @@ def install_hint(extra: str) -> str:
     return f"in your clone of velogan, pip install -e '.[{extra}]'"
 
 
-def require(extra: str, *modules: str, user: str) -> None:
-    """Raise ValueError with the install command of `extra` if one of its `modules`, which `user` needs, is missing."""
+def require(extra: str, *modules: str, feature: str) -> None:
+    """Raise ValueError, with the command that installs `extra`, if one of its `modules` is missing for `feature`."""
     if missing := [name for name in modules if find_spec(name) is None]:
-        raise ValueError(f"{user} needs {', '.join(missing)}: {install_hint(extra)}")
+        raise ValueError(f"{feature} needs {', '.join(missing)}: {install_hint(extra)}")
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from velogan.objectives.augment import DRAWS, Augmentation, Augmenter
+from velogan.objectives.augment import NUM_DRAWS, Augmentation, Augmenter
 
 IMAGES = torch.rand(2, 3, 16, 24, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
@@ -37,10 +37,10 @@ def test_colours_by_hand() -> None:
     torch.testing.assert_close(augmented, grey + 0.25)
 
 
-@pytest.mark.parametrize("kind", list(DRAWS))
+@pytest.mark.parametrize("kind", list(NUM_DRAWS))
 def test_gradients_reach_the_images(kind: Augmentation) -> None:
     images = IMAGES.clone().requires_grad_()
-    uniform = torch.rand(DRAWS[kind], 2, generator=torch.Generator().manual_seed(0))
+    uniform = torch.rand(NUM_DRAWS[kind], 2, generator=torch.Generator().manual_seed(0))
     Augmenter((kind,))(images, uniform).sum().backward()
     assert images.grad is not None
     assert images.grad.abs().sum() > 0

@@ -62,7 +62,7 @@ class Serve(Flags):
         from velogan.serve.server import choose_token, open_socket, page_url, serve
         from velogan.translate.options import TranslateOptions
 
-        require("serve", "fastapi", "uvicorn", "python_multipart", user="velogan serve")
+        require("serve", "fastapi", "uvicorn", "python_multipart", feature="velogan serve")
         from velogan.serve.app import build_app
         from velogan.serve.service import Limits, TranslationService
 

@@ -87,7 +87,7 @@ def export(
     Raises ValueError if the format cannot represent the network or results differ by more than `MAX_DIFFERENCE`.
     """
     if format in ("onnx", "web"):
-        require("onnx", *_REQUIRED_MODULES, user=f"format={format}")
+        require("onnx", *_REQUIRED_MODULES, feature=f"format={format}")
     onnx = partial(_write_onnx, license=license)
     write = {"onnx": onnx, "torch": _write_torch, "reference": _write_reference, "hub": _write_hub, "web": onnx}[format]
     with atomic_write(file) as tmp_path:

@@ -87,7 +87,7 @@ def upload(folder: Path, name: str, *, private: bool | None, message: str) -> st
 
 def require_hub() -> None:
     """Raise ValueError, with the install command, if the hub's library is missing."""
-    require("hub", "huggingface_hub", user="the hub")
+    require("hub", "huggingface_hub", feature="the hub")
 
 
 @contextmanager

@@ -45,7 +45,7 @@ class ImageGAN(Adversarial):
     augment: tuple[Augmentation, ...] = Field(
         default=(),
         description="Random augmentation of all images that a discriminator gets, real and fake: colour, shift, "
-        "cutout. It helps with few images and in short trainings.",
+        "cutout. It helps with few images and in short runs.",
     )
     augment_probability: float = Field(
         default=1.0,

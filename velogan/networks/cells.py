@@ -63,10 +63,10 @@ def check_operations(operations: Sequence[str], kinds: Sequence[Kind], *, space:
     """Raise ValueError unless `operations` are of the `kinds`, in this order; the message names `network`."""
     if len(operations) != len(kinds):
         raise ValueError(f"{len(operations)} operations, but {network} has {len(kinds)}: name {len(kinds)}")
-    for place, (name, kind) in enumerate(zip(operations, kinds), start=1):
+    for position, (name, kind) in enumerate(zip(operations, kinds), start=1):
         if name not in (known := operation_names(kind, space)):
             raise ValueError(
-                f"{name!r:.40}, number {place} of the operations, is not of a cell of kind {kind}: choose one of "
+                f"{name!r:.40}, number {position} of the operations, is not of a cell of kind {kind}: choose one of "
                 f"{', '.join(known)}"
             )
 
@@ -120,11 +120,11 @@ def fill_with(operations: Iterable[str]) -> FillSlot:
 
 
 class ConvolutionGeometry(NamedTuple):
-    """Kernel size and dilation of a convolution, and `before`: its padding in pixels at the top and left."""
+    """Kernel size and dilation of a convolution, and its `padding` in pixels at the top and left."""
 
     kernel: int
     dilation: int
-    before: int
+    padding: int
 
 
 CONVOLUTION_GEOMETRY = {
@@ -141,24 +141,24 @@ def build_operation(name: str, slot: Slot) -> nn.Module:
     """Build an operation: `(B, c_in, H, W)` to `(B, c_out, ...)`; e halves the sides, r preserves, d doubles them."""
     kind, c_in, c_out, bias, _ = slot
     if name in CONVOLUTION_GEOMETRY:
-        kernel, dilation, before = CONVOLUTION_GEOMETRY[name]
+        kernel, dilation, padding = CONVOLUTION_GEOMETRY[name]
         convolution_class = DilatedConv2d if dilation > 1 else nn.Conv2d
         if kind == "e":
-            return convolution_class(c_in, c_out, kernel, stride=2, padding=before, dilation=dilation, bias=bias)
+            return convolution_class(c_in, c_out, kernel, stride=2, padding=padding, dilation=dilation, bias=bias)
         convolution = convolution_class(c_in, c_out, kernel, dilation=dilation, bias=bias)
-        return nn.Sequential(nn.ReflectionPad2d(before), convolution)
+        return nn.Sequential(nn.ReflectionPad2d(padding), convolution)
     if name == "transposed3":
         return nn.ConvTranspose2d(c_in, c_out, 3, stride=2, padding=1, output_padding=1, bias=bias)
-    point = nn.Conv2d(c_in, c_out, 1, bias=bias)
+    pointwise = nn.Conv2d(c_in, c_out, 1, bias=bias)
     match name:
         case "max_pool":
-            return nn.Sequential(nn.MaxPool2d(2), point)
+            return nn.Sequential(nn.MaxPool2d(2), pointwise)
         case "avg_pool":
-            return nn.Sequential(nn.AvgPool2d(2), point)
+            return nn.Sequential(nn.AvgPool2d(2), pointwise)
         case "nearest":
-            return nn.Sequential(point, nn.Upsample(scale_factor=2))
+            return nn.Sequential(pointwise, nn.Upsample(scale_factor=2))
         case "bilinear":
-            return nn.Sequential(point, nn.Upsample(scale_factor=2, mode="bilinear"))
+            return nn.Sequential(pointwise, nn.Upsample(scale_factor=2, mode="bilinear"))
     raise ValueError(f"{name!r:.40} is not a valid operation")
 
 
@@ -195,18 +195,18 @@ def generator_layers(
     def build_last(kind: Kind, c_in: int) -> list[nn.Module]:
         return [fill(Slot(kind, c_in, c_out, True, space)), nn.Tanh()]
 
-    net, code = nn.Sequential(), space == "code"
-    if code:
+    net, is_code = nn.Sequential(), space == "code"
+    if is_code:
         net.add_module("stem", nn.Sequential(*build_unit("r", c_in, quarter)))
-    c_in = quarter if code else c_in
+    c_in = quarter if is_code else c_in
     net.add_module("e", nn.Sequential(*build_unit("e", c_in, half), *build_unit("e", half, hidden)))
     for number in range(1, blocks + 1):
         *layers, _ = build_unit("r", hidden, hidden) + build_unit("r", hidden, hidden)
         net.add_module(f"r{number}", ResidualCell(nn.Sequential(*layers)))
     first = build_unit("d", hidden, half)
-    second = build_unit("d", half, quarter) if code else build_last("d", half)
+    second = build_unit("d", half, quarter) if is_code else build_last("d", half)
     net.add_module("d", nn.Sequential(*first, *second))
-    if code:
+    if is_code:
         net.add_module("head", nn.Sequential(*build_last("r", quarter)))
     return net
 

@@ -67,7 +67,7 @@ class EfficientNetLite(nn.Module):
 
         The maps are `(B, widths[i], H / s, W / s)` for s = 4, 8, 16, 32, rounded up.
         """
-        x = functional.relu6(self.stem((images * 127.5 + 0.5) / 128), inplace=True)  # levels 0..255, less 127, over 128
+        x = functional.relu6(self.stem((images * 127.5 + 0.5) / 128), inplace=True)  # (level - 127) / 128
         maps: list[Tensor] = []
         for number, block in enumerate(self.blocks):
             x = block(x)
@@ -157,9 +157,9 @@ class _Conv(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         kernel, stride = self.kernel_size[0], self.stride[0]
-        down, across = (max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in input.shape[2:])
-        if down % 2 == across % 2 == 0:  # conv2d itself pads both sides equally, without a copy
-            half = (down // 2, across // 2)
-            return functional.conv2d(input, self.weight, self.bias, self.stride, half, self.dilation, self.groups)
-        padded = functional.pad(input, (across // 2, across - across // 2, down // 2, down - down // 2))
+        rows, columns = (max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in input.shape[2:])
+        if rows % 2 == columns % 2 == 0:  # conv2d itself pads both sides equally, without a copy
+            padding = (rows // 2, columns // 2)
+            return functional.conv2d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        padded = functional.pad(input, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
         return super().forward(padded)

@@ -300,7 +300,7 @@ class ResidualBlock(nn.Module):
         return x + self.conv_block(x)
 
 
-_ENCODER_LAYERS = 10  # padding, and three convolutions with norm and ReLU; blurs and reflection padding are added
+_ENCODER_LAYERS = 10  # padding, and three convolutions with norm and ReLU; blurs and reflection padding come on top
 
 
 def _resnet(config: GeneratorConfig, c_in: int, c_out: int) -> nn.Sequential:
@@ -353,7 +353,7 @@ class SkipBlock(nn.Module):
 
 
 def _unet(config: GeneratorConfig, c_in: int, c_out: int) -> Stage:
-    downs = {"unet_128": 7, "unet_256": 8}[config.network]
+    num_downs = {"unet_128": 7, "unet_256": 8}[config.network]
     width, make_norm = config.channels, norm_layer(config.norm)
     bias = config.norm == "instance"
 
@@ -365,7 +365,7 @@ def _unet(config: GeneratorConfig, c_in: int, c_out: int) -> Stage:
 
     inner = 8 * width
     block = SkipBlock([nn.LeakyReLU(0.2), down(inner, inner), nn.ReLU(), up(inner, inner), make_norm(inner)])
-    for level in range(downs - 2, 0, -1):
+    for level in range(num_downs - 2, 0, -1):
         outer, c = width * min(2 ** (level - 1), 8), width * min(2**level, 8)
         layers = [nn.LeakyReLU(0.2), down(outer, c), make_norm(c), block]
         layers += [nn.ReLU(), up(2 * c, outer), make_norm(outer)]

@@ -154,5 +154,5 @@ class _HookedLayers(nn.Module):
         return [self._outputs.pop(name) for name in self._names]
 
     def _record(self, name: str, layer: nn.Module, inputs: Any, output: Tensor) -> None:
-        # the next layer may overwrite it, as the ReLUs of VGG do
+        # cloned, since the next layer may overwrite it in place, as the ReLUs of VGG do
         self._outputs[name] = output.clone() if isinstance(output, Tensor) else output

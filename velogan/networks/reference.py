@@ -59,25 +59,25 @@ def recognise(tensors: Mapping[str, Tensor], *, file: object) -> RecognisedNetwo
             f"{file} is not a network of the reference implementation: {' '.join(str(error).split())}"
         ) from None
     with torch.device("meta"):
-        described = build_network(header).state_dict()
-    for name in [*state, *(name for name in described if name not in state)]:
-        if name not in described:
+        expected_state = build_network(header).state_dict()
+    for name in [*state, *(name for name in expected_state if name not in state)]:
+        if name not in expected_state:
             raise ValueError(f"{file}: unexpected key {name!r} in a {_describe(header)}")
         if name not in state and name.endswith("num_batches_tracked"):  # older than torch 0.4.1
             state[name] = torch.zeros((), dtype=torch.long)
         elif name not in state:
             raise ValueError(f"{file}: the key {name!r} is missing for a {_describe(header)}")
-        shape, expected = tuple(state[name].shape), tuple(described[name].shape)
+        shape, expected = tuple(state[name].shape), tuple(expected_state[name].shape)
         if shape != expected:
             raise ValueError(f"{file}: the key {name!r} has shape {shape}, not {expected} as in a {_describe(header)}")
-    return RecognisedNetwork(header, {name: state[name] for name in described})
+    return RecognisedNetwork(header, {name: state[name] for name in expected_state})
 
 
 def to_reference(network: RecognisedNetwork) -> dict[str, Tensor]:
     """Return the weights with the reference's names. Raises ValueError if the reference has no such network."""
     reference_flags(network.header)
-    pixel = network.header["config"]["network"] == "pixel"
-    return {name.replace("model.", "net.", 1) if pixel else name: value for name, value in network.state.items()}
+    is_pixel = network.header["config"]["network"] == "pixel"
+    return {name.replace("model.", "net.", 1) if is_pixel else name: value for name, value in network.state.items()}
 
 
 def to_instance_norm(network: RecognisedNetwork) -> RecognisedNetwork:
@@ -89,8 +89,8 @@ def to_instance_norm(network: RecognisedNetwork) -> RecognisedNetwork:
     norms = {name.removesuffix(".running_mean") for name in network.state if name.endswith(".running_mean")}
     state = {name: value for name, value in network.state.items() if not name.endswith(_STATISTICS)}
     for norm in norms:
-        layers, _, place = norm.rpartition(".")
-        state[f"{layers}.{int(place) - 1}.weight"] = state[f"{layers}.{int(place) - 1}.weight"] * 10
+        layers, _, index = norm.rpartition(".")
+        state[f"{layers}.{int(index) - 1}.weight"] = state[f"{layers}.{int(index) - 1}.weight"] * 10
     header = {**network.header, "config": {**network.header["config"], "norm": "instance_affine"}}
     return RecognisedNetwork(header, state)
 
@@ -172,8 +172,8 @@ def _infer_header(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def _infer_resnet(state: Mapping[str, Tensor]) -> dict[str, Any]:
     blocks = {match[1] for name in state if (match := re.match(r"model\.(\d+)\.conv_block\.", name))}
-    if zeros := next((name for name in state if re.fullmatch(r"model\.\d+\.conv_block\.0\.weight", name)), None):
-        raise ValueError(f"unexpected key {zeros!r}: its blocks have zero padding, not reflection padding")
+    if zero_padded := next((name for name in state if re.fullmatch(r"model\.\d+\.conv_block\.0\.weight", name)), None):
+        raise ValueError(f"unexpected key {zero_padded!r}: its blocks have zero padding, not reflection padding")
     first = state["model.1.weight"]
     last = _last_convolution(state)
     filters = {len(value[0, 0]) for name, value in state.items() if name.endswith(_FILTER) and value.ndim == 4}
@@ -189,16 +189,16 @@ def _infer_resnet(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _infer_unet(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    downs = max(name.count(".model.") for name in state)
-    if downs not in _UNETS:
-        raise ValueError(f"a U-Net of {downs} levels is not supported, only of 7 (unet_128) and 8 (unet_256)")
+    num_downs = max(name.count(".model.") for name in state)
+    if num_downs not in _UNETS:
+        raise ValueError(f"a U-Net of {num_downs} levels is not supported, only of 7 (unet_128) and 8 (unet_256)")
     first = state["model.model.0.weight"]
     last = state.get("model.model.3.weight")
     if first.ndim != 4 or last is None or last.ndim != 4:
         raise ValueError("the key 'model.model.3.weight' is missing or not a convolution")
     inner = "model.model.1.model"
     norm = _norm_of(state, f"{inner}.1", f"{inner}.2")
-    config = GeneratorConfig.model_validate({"network": _UNETS[downs], "channels": first.shape[0], "norm": norm})
+    config = GeneratorConfig.model_validate({"network": _UNETS[num_downs], "channels": first.shape[0], "norm": norm})
     return _build_header("generator", config, in_channels=first.shape[1], out_channels=last.shape[1])
 
 

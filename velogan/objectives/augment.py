@@ -14,7 +14,7 @@ from torch import Tensor
 
 Augmentation = Literal["colour", "shift", "cutout"]
 
-DRAWS: dict[Augmentation, int] = {"colour": 3, "shift": 2, "cutout": 2}
+NUM_DRAWS: dict[Augmentation, int] = {"colour": 3, "shift": 2, "cutout": 2}
 """Number of uniform random numbers that an augmentation needs for each image."""
 
 MAX_SHIFT, CUTOUT_SIDE = 0.125, 0.5
@@ -31,14 +31,14 @@ class Augmenter:
     @property
     def num_uniforms(self) -> int:
         """Number of uniform random numbers per image: for each of `kinds`, and one more for a `probability` below 1."""
-        return sum(DRAWS[kind] for kind in self.kinds) + (self.probability != 1) if self.kinds else 0
+        return sum(NUM_DRAWS[kind] for kind in self.kinds) + (self.probability != 1) if self.kinds else 0
 
     def __call__(self, images: Tensor, uniform: Tensor) -> Tensor:
         """Augment `images`, `(B, C, H, W)` in [-1, 1], by random numbers `uniform`, `(num_uniforms, B)` in [0, 1)."""
         augmented, first = images, 0
         for kind in self.kinds:
-            augmented = _FUNCTIONS[kind](augmented, uniform[first:][: DRAWS[kind]])
-            first += DRAWS[kind]
+            augmented = _FUNCTIONS[kind](augmented, uniform[first:][: NUM_DRAWS[kind]])
+            first += NUM_DRAWS[kind]
         if self.probability == 1:
             return augmented
         return torch.where((uniform[-1] < self.probability).view(-1, 1, 1, 1), augmented, images)

@@ -89,8 +89,8 @@ def edge_loss(fake: Tensor, source: Tensor) -> Tensor:
 def _gradient(images: Tensor) -> Tensor:
     """Return the brightness differences to the pixels to the right and below, `(B, 2, H - 1, W - 1)`, in float32."""
     brightness = _brightness(images)
-    here = brightness[:, :-1, :-1]
-    return torch.stack([brightness[:, :-1, 1:] - here, brightness[:, 1:, :-1] - here], dim=1)
+    center = brightness[:, :-1, :-1]
+    return torch.stack([brightness[:, :-1, 1:] - center, brightness[:, 1:, :-1] - center], dim=1)
 
 
 def _brightness(images: Tensor) -> Tensor:

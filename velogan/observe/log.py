@@ -34,7 +34,7 @@ class Log:
         self, run: Path, *, logger: str = "tensorboard", print_line: Callable[[str], None] = _LOGGER.warning
     ) -> None:
         if logger in ("wandb", "mlflow"):
-            require(logger, logger, user=f"train.logger={logger}")
+            require(logger, logger, feature=f"train.logger={logger}")
         self._run, self._print_line = Path(run), print_line
         self._run.mkdir(parents=True, exist_ok=True)
         self._logger = logger

@@ -163,7 +163,7 @@ _Shares = Mapping[str, Tensor]
 def _downsample(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
     """Compute a mixture of kind e. dilated5 reads only every second pixel; average pooling is a 2x2 convolution."""
     names = [name for name in layers if name in CONVOLUTION_GEOMETRY and name != "dilated5"]
-    radius = max(CONVOLUTION_GEOMETRY[name].before for name in names)
+    radius = max(CONVOLUTION_GEOMETRY[name].padding for name in names)
     kernels = [_Kernel(layers[name].weight, shares[name], _taps(name, radius)) for name in names]
     kernels.append(_Kernel(layers["avg_pool"].weight, shares["avg_pool"] / 4, slice(radius, radius + 2)))
     bias = _sum_biases(layers, shares, excluded="max_pool")
@@ -174,10 +174,10 @@ def _downsample(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
 
 def _preserve_size(x: Tensor, layers: _Layers, shares: _Shares, convolve: Convolve) -> Tensor:
     """Compute a mixture of kind r: a dilated 5x5 convolution, and one 7x7 convolution with the sum of all others."""
-    outer, bias = CONVOLUTION_GEOMETRY["dilated5"].before, _sum_biases(layers, shares)
+    outer, bias = CONVOLUTION_GEOMETRY["dilated5"].padding, _sum_biases(layers, shares)
     x = F.pad(x, (outer,) * 4, mode="reflect")
-    radius = CONVOLUTION_GEOMETRY["conv7"].before
-    names = [name for name in layers if CONVOLUTION_GEOMETRY[name].before <= radius]
+    radius = CONVOLUTION_GEOMETRY["conv7"].padding
+    names = [name for name in layers if CONVOLUTION_GEOMETRY[name].padding <= radius]
     kernels = [_Kernel(layers[name].weight, shares[name], _taps(name, radius)) for name in names]
     dense = convolve(x[:, :, 1:-1, 1:-1], _sum_kernels(kernels, radius), bias)
     return dense + convolve(*contiguous_for_dilated_grad(x, shares["dilated5"] * layers["dilated5"].weight), dilation=2)
@@ -194,8 +194,8 @@ def _upsample(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
 
 def _taps(name: str, radius: int) -> slice:
     """Return the indices, in both axes, of an operation's taps within a kernel of `radius`."""
-    kernel, dilation, before = CONVOLUTION_GEOMETRY[name]
-    return slice(radius - before, radius - before + (kernel - 1) * dilation + 1, dilation)
+    kernel, dilation, padding = CONVOLUTION_GEOMETRY[name]
+    return slice(radius - padding, radius - padding + (kernel - 1) * dilation + 1, dilation)
 
 
 def _pointwise(x: Tensor, name: str, layers: _Layers, shares: _Shares) -> Tensor:
@@ -235,14 +235,14 @@ class _SumKernels(torch.autograd.Function):
         ctx.taps = taps
         c_out, c_in = weights[0].shape[:2]
         total = weights[0].new_zeros(c_out, side, side, c_in).permute(0, 3, 1, 2)  # channels-last, as most weights
-        for place, share, weight in zip(taps, shares, weights):
-            total[:, :, place, place].addcmul_(weight, share)
+        for indices, share, weight in zip(taps, shares, weights):
+            total[:, :, indices, indices].addcmul_(weight, share)
         return total
 
     @staticmethod
     def backward(ctx, *grads: Tensor):
         shares, *weights = ctx.saved_tensors
-        parts = [grads[0][:, :, place, place] for place in ctx.taps]
+        parts = [grads[0][:, :, indices, indices] for indices in ctx.taps]
         share_grads = torch.stack([(part * weight).sum() for part, weight in zip(parts, weights)])
         weight_grads = [(part * share).sum_to_size(weight.shape) for part, share, weight in zip(parts, shares, weights)]
         return None, None, share_grads, *weight_grads

@@ -44,7 +44,7 @@ def translate_video(
     `progress(done, total)` counts frames. Raises ValueError, with the fix, if the video would be overwritten, or
     `target` is not a video.
     """
-    require("video", "av", user="a video")
+    require("video", "av", feature="a video")
     started_at = time.perf_counter()
     smoother = Smoother(options.smooth)
     name = escape_unprintable(source.name)

@@ -88,7 +88,7 @@ def decode_file(name: str, data: bytes) -> Picture:
 def _find_plugin(name: str) -> type[ImageFile.ImageFile]:
     if name != "HEIC":
         return _PLUGINS[name]
-    require("heic", "pillow_heif", user="a HEIC picture")
+    require("heic", "pillow_heif", feature="a HEIC picture")
     from pillow_heif import HeifImageFile
 
     return HeifImageFile

@@ -79,4 +79,4 @@ def require_library(path: Path) -> None:
     suffix = scan_suffix(path)
     if suffix is not None:
         module = "nibabel" if ".nii" in suffix else "pydicom"
-        require("medical", module, user=f"a {suffix or 'DICOM'} file")
+        require("medical", module, feature=f"a {suffix or 'DICOM'} file")
