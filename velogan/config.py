@@ -94,7 +94,7 @@ def _parse_overrides(section: type[BaseModel], value: Any) -> Any:
 
 
 def _override(section: Section, overrides: Mapping[str, Any], name: str) -> Section:
-    """Return `section` with the fields of `overrides`. Raises ValueError if they do not fit."""
+    """Return `section` with the fields of `overrides`. Raises ValueError, with names after `name`, if invalid."""
     try:
         return type(section).model_validate({**section.model_dump(), **overrides})
     except ValidationError as error:
@@ -180,7 +180,7 @@ class Config(BaseModel):
         return parse_config(tree)
 
     def with_size(self, size: Size, *, network: str | None = None) -> Config:
-        """Return a copy with the widths and depth of `size`; `network`: a later value of `generator.network`."""
+        """Return a copy with the widths and depth of `size`, for generators of type `network` (default: unchanged)."""
         dimensions = SIZES[size]
         generator = {"channels": dimensions["channels"], "blocks": dimensions["blocks"]}
         if (network or self.generator.network) == "cells":  # channels of the encoding; the genotype sets the blocks
@@ -247,7 +247,7 @@ class Config(BaseModel):
 
 
 def check_rules_match(config: Config) -> None:
-    """Raise ValueError if a rule of the section optimizer matches no trained network."""
+    """Raise ValueError if one of the `optimizer.rules` matches no trained network."""
     if config.optimizer.rules:
         segmenters = [SEGMENTER] if config.data.labels_a or config.data.labels_b else []
         check_rules(config.optimizer, [*trained_roles(phases_of(config.method, config.spec)), *segmenters])
@@ -280,7 +280,7 @@ def _channel_decisions(config: Config) -> list[Decision]:
 
 
 def parse_config(tree: Mapping[str, Any], *, source: str = "the configuration") -> Config:
-    """Return a Config from nested mappings. Raises ValueError that lists invalid fields and similar valid names."""
+    """Return a Config from nested mappings. Raises ValueError with the invalid fields and similar valid names."""
     try:
         return Config.model_validate(tree)
     except ValidationError as error:

@@ -189,7 +189,7 @@ class ImageGANObjective:
     def augment_for_discriminator(
         self, direction: DirectionSpec, images: Tensor, batch: Batch, purpose: Literal["generator", "fake", "real"]
     ) -> Tensor:
-        """Augment a discriminator's inputs; `purpose`: generator in the generators' loss, else kind of the images."""
+        """Augment images for a discriminator; `direction` and `purpose` select the random numbers of `batch`."""
         if not self.augmenter.kinds:
             return images
         return self.augmenter(images, self.slots.rows(batch, f"augment {purpose} {direction.letter}"))

@@ -22,7 +22,7 @@ class NetworkFactory:
         return build_generator(config, in_channels=in_channels, out_channels=out_channels)
 
     def discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
-        """Build a network from images `(B, in_channels, H, W)` in [-1, 1] to logits `(B, 1, h, w)`, one or several."""
+        """Build a network from images `(B, in_channels, H, W)` in [-1, 1] to logits `(B, 1, h, w)` of its heads."""
         return build_discriminator(config, in_channels=in_channels)
 
     def encoding_discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:

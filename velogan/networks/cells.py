@@ -79,7 +79,7 @@ def reject_operations(operations: Sequence[str], space: Space, *, network: str) 
 
 
 def count_blocks(operations: Sequence[str], space: Space = "paper") -> int:
-    """Return the number of residual cells of a generator with these operations. Raises ValueError if none fits."""
+    """Return the number of residual cells of a generator with these operations. Raises ValueError if no number fits."""
     rest = len(operations) - len(generator_kinds(0, space))
     if rest < 0 or rest % 2:
         raise ValueError(

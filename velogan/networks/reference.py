@@ -50,7 +50,7 @@ class RecognisedNetwork:
 
 
 def recognise(tensors: Mapping[str, Tensor], *, file: object) -> RecognisedNetwork:
-    """Identify a network by its weights `tensors`. Raises ValueError, with the key that does not fit, if unknown."""
+    """Identify a network by its weights. Raises ValueError, with the key that does not fit, if it is unknown."""
     state = _normalize(tensors)
     try:
         header = _infer_header(state)

@@ -61,8 +61,8 @@ class SemanticConsistencyLoss(ExtraLoss):
 def pseudo_labels(logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return target classes and their weights in [0, 1], both `(B, H, W)`, from a segmenter's `logits` `(B, K, H, W)`.
 
-    The weights are the probabilities of the classes. With `labels`, these are the classes; the weight is 0 where there
-    is none. Without, the classes are the most likely ones; weights below `CONFIDENCE_THRESHOLD` are 0.
+    The weights are the probabilities of the classes. If `labels` are given, they are the classes, and pixels without
+    one get weight 0. Otherwise the classes are the most likely ones, and weights below `CONFIDENCE_THRESHOLD` are 0.
     """
     probabilities = logits.softmax(1)
     if labels is None:
