@@ -1,1 +1,1 @@
-"""Pictures from disk or rendered, prepared once, and handed out in batches."""
+"""Pictures, from disk or rendered, which are prepared once and loaded in batches."""

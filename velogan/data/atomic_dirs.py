@@ -16,7 +16,7 @@ _LOCK = ".lock"
 
 
 def cache_subdir(cache: Path, name: str) -> Path:
-    """Return a subfolder of a cache, created with the cache's permissions; if that fails, so does the first write."""
+    """Return a subfolder of a cache, created with the cache's permissions; errors are left to the first write."""
     folder = cache / name
     if not folder.is_dir():
         with suppress(OSError):
@@ -45,7 +45,7 @@ def locked_temp_dir(parent: Path, prefix: str = ".building-") -> Iterator[Path]:
 
 
 def move_into_place(folder: Path, directory: Path, *, is_valid: Callable[[], bool]) -> None:
-    """Rename `folder`, which `locked_temp_dir` yielded, to `directory`; replace that if it exists and is not valid."""
+    """Rename `folder`, from `locked_temp_dir`, to `directory`, unless that is valid; replace an invalid directory."""
     parent = os.open(directory.parent, os.O_RDONLY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)  # else a process might remove the folder that another has just moved there

@@ -158,7 +158,7 @@ class DicomScan:
         return assemble(self._rescale(array, index) if self._channels == 1 else array)
 
     def _fill_padding(self, array: np.ndarray, *, is_reversed: bool) -> np.ndarray:
-        """Replace padding (PixelPaddingValue, or from it to PixelPaddingRangeLimit) by the darkest other value.
+        """Replace padding (PixelPaddingValue, up to PixelPaddingRangeLimit if that is set) by the darkest other value.
 
         `is_reversed`: lower stored values are brighter.
         """
@@ -261,7 +261,7 @@ class DicomScan:
 
 
 def read_dicom(data: bytes) -> DicomScan:
-    """Read the bytes of a DICOM file. Raises ValueError, or any exception of pydicom if the file is damaged."""
+    """Read the bytes of a DICOM file. Raises ValueError if it is unsupported, any exception of pydicom if damaged."""
     if data[128:132] != b"DICM":
         raise ValueError("it is not a DICOM file (`DICM` at byte 128 is missing)")
     head = data_element_generator(io.BytesIO(data[132:]), False, True, stop_when=lambda tag, *_: tag.group != 2)

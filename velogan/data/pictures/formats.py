@@ -66,10 +66,10 @@ warnings.filterwarnings("ignore", module=r"PIL\.")  # warnings quote flawed meta
 
 
 def decode_file(name: str, data: bytes) -> Picture:
-    """Decode a file of the format `name`: of an animation the first frame, of HEIC the primary image.
+    """Decode a file of the format `name`: the first frame of an animation, the primary image of HEIC.
 
     Palettes and CMYK become RGB, a transparent colour becomes alpha, and 1 to 4 bits become 8. Raises ValueError if the
-    image is too large or the extra `heic` is not installed, any exception of the libraries if the file is damaged.
+    image is too large or the extra `heic` is not installed; any exception of the libraries if the file is damaged.
     """
     with _find_plugin(name)(io.BytesIO(data)) as image:
         if name == "PNG" and "exif" not in image.info and b"eXIf" in data:

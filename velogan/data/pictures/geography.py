@@ -99,7 +99,7 @@ def read_geography(page: TiffPage) -> Geography:
 
 
 def fill_nodata(pixels: np.ndarray, geography: Geography) -> tuple[np.ndarray, Geography]:
-    """Fill `(H, W, C)` pixels without data with the mean of each channel; return them, and the geography with `empty`.
+    """Set `(H, W, C)` pixels without data to each channel's mean; return all pixels, and the geography with `empty`.
 
     The mean is 0 if no pixel has data. A pixel has no data if all its channels have the nodata value, or one is NaN.
     """

@@ -1,8 +1,8 @@
 """Read and write picture files at their native bit depth. Conversions are listed in docs/formats.md.
 
-8 or 16 bits become uint8 or uint16, 1 to 7 bits uint8, scaled to 0..255. 9 to 15 bits, and integers of 32 bits within
-0..65535 (TIFF), become uint16, unchanged. Signed integers and floats become float32; infinity is rejected, and NaN
-too, except in TIFF. The format of a file is detected from its first bytes, not from its name.
+8 or 16 bits become uint8 or uint16, 1 to 7 bits uint8, scaled to 0..255. 9 to 15 bits, and unsigned 32-bit integers
+within 0..65535 (in TIFF also signed ones), become uint16, unchanged. Other integers and floats become float32;
+infinity is rejected, and NaN too, except in TIFF. The first bytes of a file state its format, not its name.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def check_has_data(picture: Picture) -> Picture:
 
 
 def is_picture(path: Path) -> bool:
-    """Return whether a file is a picture: by its suffix or, if that is unknown, its first bytes; camera raw is not."""
+    """Return whether a file is a picture, by its suffix or, if unknown, its first bytes; camera raw files are not."""
     suffix = path.suffix.lower()
     if suffix in READABLE_SUFFIXES or suffix in _CAMERAS:
         return suffix in READABLE_SUFFIXES

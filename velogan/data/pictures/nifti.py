@@ -81,7 +81,7 @@ class NiftiScan:
 
 
 def read_nifti(data: bytes, *, compressed: bool) -> NiftiScan:
-    """Read the bytes of a NIfTI file. `compressed`: gzip is decompressed, up to the size that the header states."""
+    """Read the bytes of a NIfTI file. `compressed`: it may be gzip, decompressed up to the size in its header."""
     is_gzip = compressed and data[:2] == b"\x1f\x8b"
     stream: Any = gzip.GzipFile(fileobj=io.BytesIO(data)) if is_gzip else io.BytesIO(data)
     start = stream.read(Nifti2Header.sizeof_hdr)

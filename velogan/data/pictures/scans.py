@@ -52,7 +52,7 @@ def scan_suffix(path: Path) -> str | None:
 
 
 def read_scan(path: Path) -> Scan:
-    """Read DICOM, NIfTI, or a TIFF whose pages are slices. Raises ValueError for damaged, too large and other files."""
+    """Read DICOM, NIfTI, or a TIFF whose pages are slices. Raises ValueError for other, damaged and too large files."""
     suffix, is_stack = scan_suffix(path), path.suffix.lower() in STACK_SUFFIXES
     if suffix is None and not is_stack:
         raise ValueError(f"not a medical file: their names end in {', '.join(SUFFIXES)}")

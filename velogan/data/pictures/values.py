@@ -86,7 +86,7 @@ def common_channels(counts: Sequence[int]) -> int:
 
 
 def promote_dtype(pixels: np.ndarray, dtype: str, range: Range | None) -> np.ndarray:
-    """Convert pixels to `dtype` (uint8, uint16, float32), which must be at least as deep as theirs.
+    """Convert pixels to `dtype` (uint8, uint16, float32), which must be at least as deep as their type.
 
     With a declared `range`, values are unchanged; without it, uint8 is scaled to uint16, so that 255 becomes 65535.
     Raises ValueError if the type of `pixels` cannot hold the range, see `can_hold_range`.

@@ -234,7 +234,7 @@ class _VideoWriter:
 
 
 def _read_colour_coding(frame: VideoFrame) -> tuple[int, int]:
-    """Return a frame's codes of matrix and range; for RGB those of HD video. Raises ValueError for other matrices."""
+    """Return a frame's colour matrix and range, as codes (RGB: as HD). Raises ValueError for unsupported matrices."""
     if frame.format.is_rgb:
         return 1, _LIMITED
     matrix, span = int(frame.colorspace), int(frame.color_range)

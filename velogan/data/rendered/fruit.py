@@ -11,14 +11,14 @@ from typing import Literal
 
 import numpy as np
 
-from velogan.data.rendered.scenery import TILE, Light, look_up, mix, noise_tile, smooth_step, stretch, to_linear
+from velogan.data.rendered.scenery import TILE, Light, draw_noise_tile, look_up, mix, smooth_step, stretch, to_linear
 
 Kind = Literal["apple", "orange"]
 
 
 @dataclass(frozen=True)
 class Fruit:
-    """A fruit of a scene: position and size relative to the image, pose in radians, looks as apple and as orange."""
+    """A fruit of a scene: position and size relative to the image, pose in radians, and the skins of both kinds."""
 
     x: float
     y: float
@@ -71,13 +71,13 @@ def draw_fruit(random: np.random.Generator, *, x: float, y: float, radius: float
         ground=ground,
         flush=flush,
         peel_colour=to_linear(random.uniform(1.0, 1.04), random.uniform(0.60, 0.65), random.uniform(0.04, 0.1)),
-        streaks=_streaks(random),
-        noise=noise_tile(random),
-        peel=_peel(random),
+        streaks=_draw_streaks(random),
+        noise=draw_noise_tile(random),
+        peel=_draw_peel(random),
     )
 
 
-def _streaks(random: np.random.Generator) -> np.ndarray:
+def _draw_streaks(random: np.random.Generator) -> np.ndarray:
     """Draw `(64, 1024)` noise over (latitude, longitude), stretched in latitude and periodic in longitude."""
     layers = np.zeros((64, 1024), np.float32)
     for columns, weight in ((24, 0.5), (90, 0.7)):
@@ -86,7 +86,7 @@ def _streaks(random: np.random.Generator) -> np.ndarray:
     return layers
 
 
-def _peel(random: np.random.Generator) -> np.ndarray:
+def _draw_peel(random: np.random.Generator) -> np.ndarray:
     """Draw the orange peel's seamless height map `(256, 256)`: pits of one size."""
     half = TILE // 2
     cells = stretch(random.standard_normal((44, 44)), half, half)
@@ -109,13 +109,13 @@ def paint_fruit(canvas: np.ndarray, fruit: Fruit, kind: Kind, *, light: Light, b
     pixel = 1 / (fruit.radius * size)
 
     part, cover = canvas[:, rows, columns], coverage[rows, columns]
-    surface = _surface(fruit, x, y, pixel)
+    surface = _compute_surface(fruit, x, y, pixel)
     skin = _apple_skin if kind == "apple" else _orange_skin
     _blend(part, cover, _shade(fruit, surface, skin, toward, light=light, bounce=bounce), surface.alpha)
     if kind == "apple":
-        _blend(part, cover, *_stem(fruit, x, y, pixel))
+        _blend(part, cover, *_paint_stem(fruit, x, y, pixel))
     if fruit.leaf:
-        _blend(part, cover, *_leaf(fruit, x, y, pixel))
+        _blend(part, cover, *_paint_leaf(fruit, x, y, pixel))
     return coverage
 
 
@@ -130,7 +130,7 @@ def _blend(part: np.ndarray, cover: np.ndarray, paint: np.ndarray, alpha: np.nda
     np.maximum(cover, alpha, out=cover)
 
 
-def _surface(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> _Surface:
+def _compute_surface(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> _Surface:
     distance = np.sqrt(x * x + y * y) + np.float32(1e-6)
     up, side = y / distance, x / distance
     outline = 0.955 + 0.055 * side * side + fruit.lump * side * up
@@ -176,7 +176,7 @@ def _dent(surface: _Surface, depth: float, width: float):
     return dimple, -slope * surface.x * along, push_y, slope * (surface.axis[1] - surface.z * along)
 
 
-def _around(surface: _Surface) -> tuple[np.ndarray, np.ndarray]:
+def _texture_coordinates(surface: _Surface) -> tuple[np.ndarray, np.ndarray]:
     """Return texture coordinates in which equal steps are about equal angles on the sphere."""
     stretched = 1 + 0.35 * (1 - surface.z) ** 2
     return 1.2 + surface.x * stretched * 0.3, 1.2 + surface.y * stretched * 0.3
@@ -189,7 +189,7 @@ def _apple_skin(fruit: Fruit, surface: _Surface):
     columns = ((longitude / (2 * np.pi) + 0.5) * 1023).astype(np.int32)
     rows = (np.clip(surface.pole * 0.5, 0, 1) * 63).astype(np.int32)
     streaks = fruit.streaks[rows, columns]
-    blotches = look_up(fruit.noise, *_around(surface))
+    blotches = look_up(fruit.noise, *_texture_coordinates(surface))
     red = smooth_step(0.0, 1.0, fruit.redness + 0.17 * streaks + 0.12 * blotches + 0.12 * np.cos(longitude - 0.6))
     albedo = mix(fruit.ground, fruit.flush, red)
     albedo = mix(albedo, to_linear(0.62, 0.6, 0.22), 0.75 * np.exp(-surface.pole / 0.03))
@@ -198,7 +198,7 @@ def _apple_skin(fruit: Fruit, surface: _Surface):
 
 def _orange_skin(fruit: Fruit, surface: _Surface):
     dimple, push_x, push_y, push_z = _dent(surface, 0.012, 0.03)
-    u, v = _around(surface)
+    u, v = _texture_coordinates(surface)
     u, v = u * 1.1, v * 1.1
     step = 1 / TILE
     here = look_up(fruit.peel, u, v)
@@ -212,7 +212,7 @@ def _orange_skin(fruit: Fruit, surface: _Surface):
     return albedo, _normal(surface, push_x, push_y, push_z), 0.5 * dimple, 0.16, 14
 
 
-def _stem(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> tuple[np.ndarray, np.ndarray]:
+def _paint_stem(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the colour and coverage of a short, bent stem in the dimple."""
     root = 0.95 * float(np.cos(fruit.tilt))
     along = np.clip((y - root) / 0.42, 0, 1)
@@ -225,7 +225,7 @@ def _stem(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> tuple[np.
     return to_linear(0.42, 0.3, 0.16) * (0.75 - 0.45 * np.clip(offset, -1, 1) + 0.3 * along), alpha
 
 
-def _leaf(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> tuple[np.ndarray, np.ndarray]:
+def _paint_leaf(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the colour and coverage of a pointed leaf with a pale rib, rooted at the pole."""
     root, length = 0.98 * float(np.cos(fruit.tilt)), abs(fruit.leaf)
     side = np.sign(fruit.leaf)

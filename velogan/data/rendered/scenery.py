@@ -24,10 +24,8 @@ class Light:
     ambient: float
 
 
-def random_colour(
-    random: np.random.Generator, saturation: tuple[float, float], value: tuple[float, float]
-) -> np.ndarray:
-    """Draw a colour of any hue, `(3, 1, 1)` in linear light; the ranges of HSV apply to display values."""
+def draw_colour(random: np.random.Generator, saturation: tuple[float, float], value: tuple[float, float]) -> np.ndarray:
+    """Draw a colour of any hue, `(3, 1, 1)` in linear light; `saturation` and `value` are ranges of HSV."""
     rgb = colorsys.hsv_to_rgb(random.random(), random.uniform(*saturation), random.uniform(*value))
     return to_linear(*rgb)
 
@@ -43,7 +41,7 @@ def stretch(grid: np.ndarray, width: int, height: int) -> np.ndarray:
     return np.asarray(picture.resize((width, height), Image.Resampling.BICUBIC))
 
 
-def noise_tile(random: np.random.Generator) -> np.ndarray:
+def draw_noise_tile(random: np.random.Generator) -> np.ndarray:
     """Draw seamless fractal noise `(256, 256)` with a mean near 0 and a standard deviation near 1."""
     half = TILE // 2
     octaves = [(4, 1.0), (8, 0.6), (16, 0.4), (64, 0.25)]
@@ -78,7 +76,7 @@ def mix(first: np.ndarray, second: np.ndarray, weight: np.ndarray | float) -> np
 def _gradient_wall(random: np.random.Generator, x: np.ndarray, y: np.ndarray, tile: np.ndarray) -> np.ndarray:
     angle = random.uniform(0, 2 * np.pi)
     along = 0.5 + 0.7 * ((x - 0.5) * np.cos(angle) + (y - 0.5) * np.sin(angle))
-    first, second = random_colour(random, (0.05, 0.45), (0.3, 0.95)), random_colour(random, (0.05, 0.45), (0.3, 0.95))
+    first, second = draw_colour(random, (0.05, 0.45), (0.3, 0.95)), draw_colour(random, (0.05, 0.45), (0.3, 0.95))
     return mix(first, second, np.clip(along, 0, 1))
 
 
@@ -86,12 +84,12 @@ def _backdrop_wall(random: np.random.Generator, x: np.ndarray, y: np.ndarray, ti
     size = x.shape[-1]
     blotches = stretch(random.uniform(-0.3, 1.3, (4, 4)), size, size)
     fine = stretch(tile[:24, :24], size, size)
-    first, second = random_colour(random, (0.1, 0.45), (0.3, 0.7)), random_colour(random, (0.05, 0.4), (0.5, 0.95))
+    first, second = draw_colour(random, (0.1, 0.45), (0.3, 0.7)), draw_colour(random, (0.05, 0.4), (0.5, 0.95))
     return mix(first, second, np.clip(blotches + 0.12 * fine, 0, 1))
 
 
 def _striped_wall(random: np.random.Generator, x: np.ndarray, y: np.ndarray, tile: np.ndarray) -> np.ndarray:
-    first = random_colour(random, (0.05, 0.35), (0.55, 0.95))
+    first = draw_colour(random, (0.05, 0.35), (0.55, 0.95))
     second = first * random.uniform(0.6, 0.85)
     wave = np.sin(x * 2 * np.pi * random.uniform(4, 10) + random.uniform(0, 6)) * 3
     return mix(first, second, 0.5 + 0.5 * np.clip(wave, -1, 1)) * (1.05 - 0.3 * y)
@@ -99,13 +97,13 @@ def _striped_wall(random: np.random.Generator, x: np.ndarray, y: np.ndarray, til
 
 def _bokeh_wall(random: np.random.Generator, x: np.ndarray, y: np.ndarray, tile: np.ndarray) -> np.ndarray:
     wall = _gradient_wall(random, x, y, tile) * random.uniform(0.25, 0.6)
-    tint = random_colour(random, (0.1, 0.5), (0.7, 1.0))
+    tint = draw_colour(random, (0.1, 0.5), (0.7, 1.0))
     for _ in range(random.integers(9, 18)):
         centre_x, centre_y = random.random(), random.uniform(0, 0.7)
         radius = random.uniform(0.03, 0.11)
         distance = np.sqrt((x - centre_x) ** 2 + (y - centre_y) ** 2)
         disc = 1 - smooth_step(radius * 0.8, radius * 1.15, distance)
-        glow = mix(tint, random_colour(random, (0.1, 0.5), (0.7, 1.0)), 0.5)
+        glow = mix(tint, draw_colour(random, (0.1, 0.5), (0.7, 1.0)), 0.5)
         wall = mix(wall, glow, disc * random.uniform(0.15, 0.55))
     return wall
 
@@ -126,8 +124,8 @@ def _wooden_floor(random: np.random.Generator, u: np.ndarray, v: np.ndarray, til
 
 
 def _cloth_floor(random: np.random.Generator, u: np.ndarray, v: np.ndarray, tile: np.ndarray) -> np.ndarray:
-    first = random_colour(random, (0.0, 0.15), (0.75, 0.97))
-    second = random_colour(random, (0.25, 0.6), (0.35, 0.8))
+    first = draw_colour(random, (0.0, 0.15), (0.75, 0.97))
+    second = draw_colour(random, (0.25, 0.6), (0.35, 0.8))
     count = random.uniform(3, 6)
     bands = 0.5 + 0.5 * np.clip(4 * np.sin(u * 2 * np.pi * count), -1, 1)
     if random.random() < 0.6:  # gingham: the same bands both ways
@@ -136,14 +134,14 @@ def _cloth_floor(random: np.random.Generator, u: np.ndarray, v: np.ndarray, tile
 
 
 def _plain_floor(random: np.random.Generator, u: np.ndarray, v: np.ndarray, tile: np.ndarray) -> np.ndarray:
-    return random_colour(random, (0.0, 0.4), (0.4, 0.95)) * (
+    return draw_colour(random, (0.0, 0.4), (0.4, 0.95)) * (
         1 + random.uniform(0.02, 0.1) * look_up(tile, u * 0.3, v * 0.3)
     )
 
 
 def _tiled_floor(random: np.random.Generator, u: np.ndarray, v: np.ndarray, tile: np.ndarray) -> np.ndarray:
     count = random.uniform(2.5, 5)
-    first = random_colour(random, (0.0, 0.3), (0.6, 0.95))
+    first = draw_colour(random, (0.0, 0.3), (0.6, 0.95))
     second = first * random.uniform(0.5, 0.9)
     columns, rows = u * count, v * count
     checks = (np.floor(columns) + np.floor(rows)) % 2
@@ -161,7 +159,7 @@ def paint_background(random: np.random.Generator, size: int) -> tuple[np.ndarray
     """Paint a background `(3, size, size)`; return it and the horizon's y, which is 0 for a view from above."""
     steps = ((np.arange(size, dtype=np.float32) + 0.5) / size).astype(np.float32)
     x, y = np.broadcast_to(steps, (size, size)), np.broadcast_to(steps[:, None], (size, size))
-    tile = noise_tile(random)
+    tile = draw_noise_tile(random)
     wall, floor = WALLS[random.integers(len(WALLS))], FLOORS[random.integers(len(FLOORS))]
     horizon = random.uniform(0.3, 0.55) if random.random() < 0.75 else 0.0
     slant, shift = random.uniform(-0.6, 0.6), random.uniform(0, 1)

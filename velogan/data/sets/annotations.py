@@ -226,7 +226,7 @@ def _check_aspect_ratios(option: str, pictures: Folder, annotations: Folder) -> 
 
 
 def _check_has_white(masks: Domain, option: str) -> None:
-    """Raise ValueError if the masks have no white pixel, or no unsigned type, whose maximum is white."""
+    """Raise ValueError if the masks have no white pixel, or not 8 or 16 bits."""
     if masks.format.dtype == "float32":
         raise ValueError(f"{option}: masks hold floating-point or signed pixels: save them in 8 or 16 bits")
     brightest = max(int(masks.image(index).max()) for index in range(len(masks)))

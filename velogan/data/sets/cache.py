@@ -76,7 +76,7 @@ class Domain:
 
     pixels: a flat array of uint8, uint16 or float32 with the images of `shapes` (H, W, C), one after another
     skipped: the files that could not be read, with the reason
-    digest: equal for equal domains
+    digest: a hash, which is equal for equal domains
     format: the meaning of the values
     note: a line for the user, or empty
     """
@@ -171,15 +171,15 @@ def open_domain(
         for count in dict.fromkeys((None, channels)):  # images may have these channels without a conversion
             settings = replace(settings, channels=count)
             directory = parent / settings.key(contents)
-            domain, damage = _load(directory)
+            domain, damage = _load_entry(directory)
             if damage:
                 note = f"the prepared images in {directory} {damage}: preparing them again"
             if domain is not None and channels in (None, domain.format.channels):
                 note = ""
                 break
         else:
-            _build(directory, source, settings, pool, progress)
-            domain, damage = _load(directory)
+            _build_entry(directory, source, settings, pool, progress)
+            domain, damage = _load_entry(directory)
     if domain is None:
         raise ValueError(
             f"data.cache_dir={directory.parents[1]} does not keep what is written to it ({damage}); name another folder"
@@ -223,7 +223,7 @@ def _list_contents(source: ImageSource, pool: ThreadPoolExecutor) -> bytes:
     return "".join(f"{name!r}\0{content}\n" for name, content in zip(source.names, hashes)).encode()
 
 
-def _load(directory: Path) -> tuple[Domain | None, str]:
+def _load_entry(directory: Path) -> tuple[Domain | None, str]:
     """Open an entry: return the domain, or None and what is wrong with the entry (empty if there is no entry)."""
     if not directory.exists():
         return None, ""
@@ -245,17 +245,17 @@ def _load(directory: Path) -> tuple[Domain | None, str]:
         return None, f"cannot be read ({error})"
 
 
-def _build(
+def _build_entry(
     directory: Path, source: ImageSource, settings: _Settings, pool: ThreadPoolExecutor, progress: Progress | None
 ) -> None:
     """Prepare all images and write them to the cache entry `directory`."""
     try:
-        with locked_temp_dir(directory.parent) as fresh:
-            file = fresh / "pixels.bin"
+        with locked_temp_dir(directory.parent) as temp_dir:
+            file = temp_dir / "pixels.bin"
             index = _write_images(file, source, settings, pool, progress)
             _convert_images(file, index, settings.channels, settings.value_range)
             index["sha256"] = content_hash(file)
-            with (fresh / "index.json").open("w") as stream:
+            with (temp_dir / "index.json").open("w") as stream:
                 json.dump(index, stream)
                 _sync(stream)
             if settings.key(_list_contents(source, pool)) != directory.name:
@@ -263,7 +263,7 @@ def _build(
                     f"data.path (--data) {source.location}: pictures changed while they were prepared; start again "
                     "when nothing writes there"
                 )
-            move_into_place(fresh, directory, is_valid=lambda: _load(directory)[0] is not None)
+            move_into_place(temp_dir, directory, is_valid=lambda: _load_entry(directory)[0] is not None)
     except OSError as error:
         hint = "free some space, or name another folder as data.cache_dir"
         message = f"{error.strerror} while writing prepared images: {hint}"

@@ -71,8 +71,8 @@ def check(config: DataConfig, *, progress: Progress | None = None) -> dict:
     - `folders` by split and domain (`trainA` ...), each with `pictures`, `width` and `height` (min, median, max,
       pixels), `modes`, `values` (by type: min and max), `grey` (RGB without colour), `unreadable`, `duplicates` (groups
       of equal pictures) and `remarks` (what training would report or refuse, a line each)
-    - `leaks`: test pictures with exact (`exact`) or near duplicates among the training pictures, and these
-    - `straddling`: likewise the pictures to hold out for validation
+    - `leaks`: pairs of a test picture and a training picture that are equal (`exact`) or nearly equal
+    - `straddling`: such pairs of a picture to be held out for validation and another training picture
     - `not_held_out`: why no pictures can be held out, or empty
 
     Raises ValueError as `find_sources` does.
@@ -99,7 +99,7 @@ def check(config: DataConfig, *, progress: Progress | None = None) -> dict:
 
 
 def find_leaks(folders: Mapping[str, ImageSource], *, progress: Progress | None = None) -> list[dict[str, Any]]:
-    """List the pictures of folders named `test...` that are also in folders named `train...`, as `leaks` of `check`."""
+    """List the pictures of folders named `test...` that are also in those named `train...`, like `leaks` of `check`."""
     return _find_leaks(_check_folders(folders, progress), "test")
 
 
@@ -236,7 +236,7 @@ def _find_leaks(checked: Mapping[str, list[_CheckedFile]], split: str) -> list[d
     """List the pictures of `split` that equal a training picture, exactly or nearly, each with the nearest one."""
     leaks = []
     for dtype in DEPTHS:  # values of different types have different scales
-        train, other = _of_split(checked, "train", dtype), _of_split(checked, split, dtype)
+        train, other = _files_of_split(checked, "train", dtype), _files_of_split(checked, split, dtype)
         if not train:
             continue
         thumbnails = np.array([file.thumbnail for _, file in train])
@@ -250,7 +250,9 @@ def _find_leaks(checked: Mapping[str, list[_CheckedFile]], split: str) -> list[d
     return leaks
 
 
-def _of_split(checked: Mapping[str, list[_CheckedFile]], split: str, dtype: str) -> Sequence[tuple[str, _CheckedFile]]:
+def _files_of_split(
+    checked: Mapping[str, list[_CheckedFile]], split: str, dtype: str
+) -> Sequence[tuple[str, _CheckedFile]]:
     return [(key, file) for key in checked if key.startswith(split) for file in checked[key] if file.dtype == dtype]
 
 

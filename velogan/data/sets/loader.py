@@ -109,7 +109,7 @@ def crop_shape(config: DataConfig, shape: tuple[int, ...]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Annotation:
-    """Annotations of a domain's images. `domain`: the annotations; `indices`: for each image the index there, or -1."""
+    """Annotations of a domain's images. `domain`: the annotations; `indices`: each image's index there, or -1."""
 
     ABSENT: ClassVar[int]
     """The value that fills the crop of an image without an annotation."""
@@ -275,7 +275,7 @@ class PairLoader:
         Batches for a CUDA device are in page-locked memory: a copy from other memory would wait for earlier steps.
 
         The thread must not run parallel torch operations: a second thread that does causes OpenMP spin-waits that slow
-        every step by 50 % (benchmarks/LOG.md). It ends with the iterator, which raises its errors.
+        every step by 50 % (benchmarks/LOG.md). The thread ends with the iterator, which raises its errors.
         """
         ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=_AHEAD)
         stop, pinned = threading.Event(), self.device.type == "cuda"
@@ -307,8 +307,8 @@ class PairLoader:
 
 
 def _load_to_gpu(domain: Domain, device: torch.device) -> Tensor | None:
-    """Return images `(N, H, W, C)` on the GPU; None if they are large or of several sizes, and on a CPU, for speed."""
-    if device.type != "cuda" or not domain.has_one_shape:
+    """Return a domain's images as `(N, H, W, C)` on a GPU; None if they are large or of several shapes, or on a CPU."""
+    if device.type != "cuda" or not domain.has_one_shape:  # a CPU reads crops faster
         return None
     if domain.pixels.nbytes > GPU_CACHE_FRACTION * torch.cuda.mem_get_info(device)[0]:
         return None

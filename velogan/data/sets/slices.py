@@ -136,7 +136,7 @@ class Slices:
     """A source of images, like `sources.Folder`, whose images are slices of volumes.
 
     chosen: for each image, the index of its volume and of its slice in that
-    neighbours: number of slices below, and as many above, that are further channels, from below to above; at a
+    neighbours: number of slices below, and as many above, that are additional channels, from below to above; at a
         volume's ends the last one is repeated
     """
 
@@ -229,14 +229,14 @@ class Slices:
         return {self._name_of(place): place for place in places}
 
     @cached_property
-    def _single(self) -> set[str]:
+    def _single_slice_files(self) -> set[str]:
         """The files that hold a single slice."""
         counts = Counter(file for volume in self.index.volumes for file, _ in volume.slices)
         return {file for file, count in counts.items() if count == 1}
 
     def _name_of(self, place: tuple[int, int]) -> str:
         file, index = self.index.volumes[place[0]].slices[place[1]]
-        return file if file in self._single else f"{file}#{index:04d}"
+        return file if file in self._single_slice_files else f"{file}#{index:04d}"
 
 
 def _neighbours(volume: Volume, index: int, neighbours: int) -> list[Slice]:

@@ -279,7 +279,7 @@ def _find_in_one_folder(root: Path, names: tuple[str, str], config: DataConfig, 
     if not (root / "trainA").is_dir() or not (root / "trainB").is_dir():
         raise ValueError(
             f"data.path (--data) {root} must hold trainA and trainB, and testA and testB if you have them, but it "
-            f"{_describe(root)}; name such a folder, two folders of pictures, or {BUILT_IN}"
+            f"{_describe_folder(root)}; name such a folder, two folders of pictures, or {BUILT_IN}"
         )
     tests = [
         _find_images(root / f"test{letter}", letter, config, progress) if (root / f"test{letter}").is_dir() else None
@@ -304,7 +304,7 @@ def _find_in_one_folder(root: Path, names: tuple[str, str], config: DataConfig, 
     return Sources(*sources, aligned=aligned)
 
 
-def _describe(root: Path) -> str:
+def _describe_folder(root: Path) -> str:
     if not root.exists():
         return "does not exist" + ("" if root.is_absolute() else f" (looked in {Path.cwd()})")
     if not root.is_dir():
@@ -322,7 +322,7 @@ def _find_images(directory: Path, letter: Letter, config: DataConfig, progress: 
     if directory.is_file() and scan_suffix(directory) is not None:
         return open_scans(directory.parent, [directory.name])
     if not directory.is_dir():
-        raise ValueError(f"data.path (--data) {directory} {_describe(directory)}; name a folder of pictures")
+        raise ValueError(f"data.path (--data) {directory} {_describe_folder(directory)}; name a folder of pictures")
     names = list_images(directory)
     if names and config.pages == "slices":
         if others := [name for name in names if Path(name).suffix.lower() not in STACK_SUFFIXES]:
@@ -338,8 +338,8 @@ def _find_images(directory: Path, letter: Letter, config: DataConfig, progress: 
         return open_scans(directory, scans)
     kinds = " ".join(sorted(suffix[1:] for suffix in READABLE_SUFFIXES))
     raise ValueError(
-        f"data.path (--data) {directory} holds no picture ({kinds}), it {_describe(directory)}; put pictures there or "
-        "name another folder"
+        f"data.path (--data) {directory} holds no picture ({kinds}), it {_describe_folder(directory)}; put pictures "
+        "there or name another folder"
     )
 
 
