@@ -230,11 +230,11 @@ class DataConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> DataConfig:
-        needed = 1 + 2 * self.context_slices
+        total = 1 + 2 * self.context_slices
         for name, channels in (("channels_a", self.channels_a), ("channels_b", self.channels_b)):
-            if self.context_slices and channels not in (None, needed):
+            if self.context_slices and channels not in (None, total):
                 raise ValueError(
-                    f"context_slices={self.context_slices} makes {needed} channels of each slice, and "
+                    f"context_slices={self.context_slices} makes {total} channels of each slice, and "
                     f"{name}={channels} is another number: leave one of the two out"
                 )
         if self.masks_keep != "outside" and self.masks_a is None and self.masks_b is None:

@@ -31,10 +31,10 @@ class NiftiScan:
         self._image, self._compressed = image, compressed
         self._shape = image.shape
         self._sides = (*self._shape, 1, 1)[:4]
-        self._turn = io_orientation(image.affine)
-        if np.isnan(self._turn).any():
-            self._turn = _AS_STORED
-        order = np.argsort(self._turn[:, 0])
+        self._orientation = io_orientation(image.affine)
+        if np.isnan(self._orientation).any():
+            self._orientation = _AS_STORED
+        order = np.argsort(self._orientation[:, 0])
         self._canonical = [self._sides[int(axis)] for axis in order]
         self.bits = np.dtype(image.get_data_dtype()).itemsize * 8
 
@@ -49,22 +49,22 @@ class NiftiScan:
     def picture(self, index: int) -> Picture:
         """Return an axial slice in the volume's units; `index` counts from foot to head, then in time."""
         time, level = divmod(index, self._canonical[2])
-        axis = int(np.argwhere(self._turn[:, 0] == 2)[0, 0])
-        position = level if self._turn[axis, 1] > 0 else self._sides[axis] - 1 - level
+        axis = int(np.argwhere(self._orientation[:, 0] == 2)[0, 0])
+        position = level if self._orientation[axis, 1] > 0 else self._sides[axis] - 1 - level
         chosen: list[Any] = [slice(None)] * 3 + [time] + [0] * (len(self._shape) - 4)
         chosen[axis] = slice(position, position + 1)
         values = np.asanyarray(self._image.dataobj[tuple(chosen[: len(self._shape)])])
         values = values.reshape([1 if side == axis else self._sides[side] for side in range(3)])
-        plane = apply_orientation(values, self._turn)[:, :, 0]
+        plane = apply_orientation(values, self._orientation)[:, :, 0]
         return assemble(np.ascontiguousarray(np.rot90(plane)))
 
     def encode(self, slices: list[np.ndarray], pixel_format: PixelFormat, provenance: Provenance) -> bytes:
         """Return the bytes of the file with new values; `descrip` and a header extension state its provenance."""
         planes = [np.rot90(to_channels(pixels, 1)[..., 0], k=-1) for pixels in slices]
-        back = ornt_transform(_AS_STORED, self._turn)
+        inverse = ornt_transform(_AS_STORED, self._orientation)
         count = self._canonical[2]
         volumes = [np.stack(planes[start : start + count], axis=2) for start in range(0, len(planes), count)]
-        volume = np.stack([apply_orientation(volume, back) for volume in volumes], axis=3).reshape(self._shape)
+        volume = np.stack([apply_orientation(volume, inverse) for volume in volumes], axis=3).reshape(self._shape)
         header = self._image.header.copy()
         header.set_data_dtype(volume.dtype)
         header["scl_slope"], header["scl_inter"] = 1, 0

@@ -243,10 +243,10 @@ def _find_leaks(checked: Mapping[str, list[_CheckedFile]], split: str) -> list[d
         near = _NEAR * (1 if dtype == "uint8" else thumbnails.max() - thumbnails.min())
         for key, file in other:
             distance = np.abs(thumbnails - file.thumbnail).max(axis=1)
-            train_key, twin = train[int(distance.argmin())]
+            train_key, nearest = train[int(distance.argmin())]
             if distance.min() <= near:
-                pair = {split: f"{key}/{file.name}", "train": f"{train_key}/{twin.name}"}
-                leaks.append({**pair, "exact": file.content == twin.content})
+                pair = {split: f"{key}/{file.name}", "train": f"{train_key}/{nearest.name}"}
+                leaks.append({**pair, "exact": file.content == nearest.content})
     return leaks
 
 
@@ -308,12 +308,12 @@ def render_text(result: dict) -> str:
 def _describe_sizes(folder: dict) -> str:
     if folder["width"] is None:
         return ""
-    wide, high = folder["width"], folder["height"]
-    if wide["min"] == wide["max"] and high["min"] == high["max"]:
-        return f", all {wide['min']}x{high['min']}"
+    widths, heights = folder["width"], folder["height"]
+    if widths["min"] == widths["max"] and heights["min"] == heights["max"]:
+        return f", all {widths['min']}x{heights['min']}"
     return (
-        f", width {wide['min']} to {wide['max']} (median {wide['median']:g}), "
-        f"height {high['min']} to {high['max']} (median {high['median']:g})"
+        f", width {widths['min']} to {widths['max']} (median {widths['median']:g}), "
+        f"height {heights['min']} to {heights['max']} (median {heights['median']:g})"
     )
 
 

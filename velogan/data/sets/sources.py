@@ -409,12 +409,12 @@ def list_files(directory: Path, suffixes: Collection[str] | None = None) -> tupl
         raise ValueError(f"folder {error.filename} {reason}: make it readable, or move it away")
 
     names = []
-    above = {str(directory): {os.path.realpath(directory)}}
+    ancestors_of = {str(directory): {os.path.realpath(directory)}}
     for parent, folders, files in os.walk(directory, onerror=reject, followlinks=True):
-        chain = above.pop(parent)
-        real = {folder: os.path.realpath(os.path.join(parent, folder)) for folder in folders}
-        folders[:] = [folder for folder in folders if not folder.startswith(".") and real[folder] not in chain]
-        above |= {os.path.join(parent, folder): chain | {real[folder]} for folder in folders}
+        ancestors = ancestors_of.pop(parent)
+        real_paths = {folder: os.path.realpath(os.path.join(parent, folder)) for folder in folders}
+        folders[:] = [name for name in folders if not name.startswith(".") and real_paths[name] not in ancestors]
+        ancestors_of |= {os.path.join(parent, folder): ancestors | {real_paths[folder]} for folder in folders}
         for file in files:
             if not file.startswith(".") and (suffixes is None or Path(file).suffix.lower() in suffixes):
                 names.append((Path(parent) / file).relative_to(directory).as_posix())
