@@ -57,7 +57,7 @@ def test_prints_scores_that_cannot_be_saved(
     (run / broken).unlink(missing_ok=True)
     (run / broken).mkdir()  # nothing takes the place of a folder, for root either
     capsys.readouterr()
-    monkeypatch.setattr("velogan.report.verdict.verdict", lambda *_: [])  # as of too few pictures
+    monkeypatch.setattr("velogan.report.verdict.summarize_scores", lambda *_: [])  # as of too few pictures
     assert main(["evaluate", str(run), "--features", "none", "--json"]) == 1
     output = capsys.readouterr()
     result = json.loads(output.out.splitlines()[-1])

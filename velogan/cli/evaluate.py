@@ -75,7 +75,7 @@ class Evaluate(Flags):
         from velogan.evaluation.table import domain_names, duplicates_warning, render_table
         from velogan.observe.progress import Display, printable
         from velogan.report import write_report
-        from velogan.report.verdict import verdict
+        from velogan.report.verdict import summarize_scores
 
         inception = Path(self.inception) if self.inception not in (None, "auto") else self.inception
         classes = dict(_parse_class(text) for text in self.classes)
@@ -110,7 +110,7 @@ class Evaluate(Flags):
         console = Console(stderr=self.json)
         protocol = result["protocol"]
         warning = [f"warning: {protocol['judge']}"] if protocol.get("judge") else []
-        lines = verdict(result["scores"], domain_names(protocol)) or ([] if self.against else [NO_VERDICT])
+        lines = summarize_scores(result["scores"], domain_names(protocol)) or ([] if self.against else [NO_VERDICT])
         for line in [*lines, *warning]:
             console.print(printable(line), markup=False, highlight=False)
         console.print(render_table(result))

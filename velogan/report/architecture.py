@@ -37,7 +37,7 @@ def architecture(runs: Sequence[RunData]) -> str:
 
 
 def read_run_genotype(run: RunData) -> Genotype | None:
-    """Return the genotype that a search derived, or the operations of the configuration; None if there are none."""
+    """Return the genotype that a search derived, or that of the configured operations; None if there is neither."""
     try:
         return read_genotype(run.folder / "genotype.json")
     except (OSError, ValueError):
@@ -51,7 +51,7 @@ def read_run_genotype(run: RunData) -> Genotype | None:
 
 
 def _by_direction(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the operations of a2b, and those of b2a if they differ."""
+    """Return the operations of `name`, generator or discriminator, by direction, if the configuration sets them."""
     by_direction = {"a2b": as_mapping(config.get(name)), "b2a": as_mapping(config.get(f"{name}_b"))}
     return {
         direction: section["operations"] for direction, section in by_direction.items() if section.get("operations")

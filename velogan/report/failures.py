@@ -1,4 +1,4 @@
-"""Find failures of a training in its log, with what to try against each, and describe what the training improved."""
+"""Find failures of a run in its log, each with a hint on what to try, and describe what the run improved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from velogan.report.scores import FEATURE_SCORE, IDENTITY_SCORE, MIN_RETRIEVAL, 
 
 FAILURE = "failure/"  # prefix of the signs of failure in the log
 ENDED = "ended"  # true in the row of the log with the signs of failure of a finished run
-MIN_MEASUREMENTS = 2  # number of wrong measurements in a row; at the end of a run one is enough
+MIN_MEASUREMENTS = 2  # number of consecutive wrong measurements; at the end of a run one is enough
 
 WON_LOSS_FRACTION, WON_MIN_ROWS = 0.05, 10
 """A discriminator has won if its loss is below this fraction of its first value in this many rows of the log: in a
@@ -24,9 +24,9 @@ _SUFFIXES = ("", "_a2b", "_b2a")  # of the names of scores: both directions toge
 
 WORSE_FACTOR, MIN_GAIN_FRACTION = 1.5, 0.5
 NOTICEABLE_FACTOR = 1.1
-"""Translations have become worse if their score is above the best one times the first factor; or, if the best ones
-improve on the unchanged inputs, if less than this fraction of the improvement is left and the score is above the best
-one times the last factor, since differences of runs that hardly change anything are noise."""
+"""Translations have become worse if their score is above WORSE_FACTOR times the best one. If the best one improves on
+the unchanged inputs, the conditions are instead that less than MIN_GAIN_FRACTION of the improvement is left, and that
+the score is above NOTICEABLE_FACTOR times the best one: differences of runs that hardly change anything are noise."""
 
 _DISCRIMINATOR_LOSS = re.compile("loss/discriminator/(d_)?[ab]")  # d_a: of encodings
 
@@ -35,7 +35,7 @@ Log = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Failure:
-    """A lasting failure: its key in the log, the last value, the images seen when it began, and what to try."""
+    """A lasting failure: its `name` in the log, the last `value`, the images seen when it began, and what to try."""
 
     name: str
     description: str
@@ -72,12 +72,12 @@ _SIGNS: dict[str, _Sign] = {
     "change": _Sign(
         lambda value: value < 0.01,
         "translations are copies of their inputs (they differ by {value:.1%} of the value range)",
-        "smaller weights of identity, cycle, edges or deviation, or a longer training",
+        "smaller weights of identity, cycle, edges or deviation, or a longer run",
     ),
     "checkerboard": _Sign(
         lambda value: value > 10,
         "translations have a pattern of 2 or 4 pixels ({value:.0f} times as strong as in real images)",
-        "a longer training, or a resnet with generator.decoder=resize",
+        "a longer run, or a resnet with generator.decoder=resize",
     ),
 }
 
@@ -86,17 +86,17 @@ class _Distances:
     """The logged distances of translations to real images: of both directions together, or of one."""
 
     def __init__(self, stats: Log, suffix: str):
-        choosing = FEATURE_SCORE if _measurements(stats, FEATURE_SCORE) else SCORE
-        self.name, self.suffix = choosing + suffix, suffix
-        rows = [row for row in stats if is_number(row.get(choosing)) and is_number(row.get(self.name))]
+        metric = FEATURE_SCORE if _measurements(stats, FEATURE_SCORE) else SCORE
+        self.name, self.suffix = metric + suffix, suffix
+        rows = [row for row in stats if is_number(row.get(metric)) and is_number(row.get(self.name))]
         self.points = _measurements(rows, self.name)
-        best = min(rows, key=lambda row: row[choosing], default={})
+        best = min(rows, key=lambda row: row[metric], default={})
         self.best_images, self.best = int(best.get("images", 0)), best.get(self.name, 0.0)
         self.baseline = next((value for _, value in reversed(_measurements(stats, IDENTITY_SCORE + suffix))), None)
         self.has_ended = _has_ended(stats, self.name)
 
     def is_worse(self, value: float) -> bool:
-        """Return whether `value` is much worse than that of the best checkpoint."""
+        """Return whether the distance `value` is much worse than that of the best checkpoint."""
         if self.baseline is not None and self.best < self.baseline:
             gain, best_gain = self.baseline - value, self.baseline - self.best
             return gain < MIN_GAIN_FRACTION * best_gain and value > NOTICEABLE_FACTOR * self.best
@@ -121,7 +121,7 @@ def final_checkpoint_is_worse(stats: Log) -> bool:
 
 
 def describe_improvement(stats: Log) -> str | None:
-    """Return a sentence: how much closer held-out translations are to real images than their inputs, and `retrieval`.
+    """Return a sentence on how much closer held-out translations are to real images than their inputs, and `retrieval`.
 
     The checkpoint is the last one, or the best one if `final_checkpoint_is_worse`. None if the log does not have the
     scores, or if the translations are not closer, which `find_failures` reports.
@@ -155,7 +155,7 @@ def _check_sign(stats: Log, name: str) -> Failure | None:
 
 
 def _check_baseline(distances: _Distances) -> Failure | None:
-    """Check that translations are better than the unchanged inputs; only at the end, since early ones never are."""
+    """Check, only at the end of a run, that translations are better than the unchanged inputs: early ones never are."""
     baseline = distances.baseline
     if baseline is None or not distances.points or not distances.has_ended:
         return None
@@ -164,7 +164,7 @@ def _check_baseline(distances: _Distances) -> Failure | None:
         lambda value: value >= baseline,
         "translations are no closer to real images than the inputs are "
         f"({{value:.3f}}, unchanged input {baseline:.3f})",
-        "a longer training, another preset, or a new run with another train.seed",
+        "a longer run, another preset, or a new run with another train.seed",
     )
     points = [min(best, last, key=lambda point: point[1])]
     return _check_lasting(IDENTITY_SCORE + distances.suffix, points, sign, direction=distances.suffix[1:], min_count=1)
@@ -212,7 +212,7 @@ def _check_lasting(
 
 
 def _has_ended(stats: Log, name: str) -> bool:
-    """Return whether the last measurement of `name` is that of a finished run."""
+    """Return whether the last measurement of `name` was made at the end of the run."""
     return next((row.get(ENDED) is True for row in reversed(stats) if is_number(row.get(name))), False)
 
 

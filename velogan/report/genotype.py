@@ -36,19 +36,19 @@ class Cell(NamedTuple):
 
 
 def count_taps(operation: str) -> int:
-    """Return the number of weights between two channels; an operation without a kernel has a 1x1 convolution."""
+    """Return the number of weights between two channels: 1 for pooling or interpolation, by its 1x1 convolution."""
     if operation == "transposed3":
         return 9
     return CONVOLUTION_GEOMETRY[operation].kernel ** 2 if operation in CONVOLUTION_GEOMETRY else 1
 
 
 def colour_class(operation: str) -> str:
-    """Return the CSS class of an operation: `c1` for convolutions, `c0` for dilated ones, `soft` without a kernel."""
+    """Return the CSS class of an operation: `c1` for convolutions, `c0` for dilated ones, `soft` for all others."""
     return "soft" if count_taps(operation) == 1 else "c0" if operation.startswith("dilated") else "c1"
 
 
 def generator_cells(genotype: Genotype, direction: Direction) -> list[Cell]:
-    """Return the cells of a generator, in order. The space `code` has a single operation before e and after d cells."""
+    """Return the cells of a generator, in order. The space `code` has single operations around them."""
     names = genotype.generators[direction]
     kinds = generator_kinds(0, genotype.space)
     outer = (len(kinds) - 4) // 2
@@ -144,7 +144,7 @@ def _draw_networks(
         x = number * (_COLUMN + _GAP)
         middle = x + (_LEFT + _RIGHT) / 2
         drawing.text(middle, y + 16, name, size=16, weight=600, anchor="middle")
-        drawing.text(middle, y + 33, _shortened(subtitle), css_class="soft", size=13, anchor="middle")
+        drawing.text(middle, y + 33, _truncate(subtitle), css_class="soft", size=13, anchor="middle")
         end = y + 42
         for cell in cells:
             end = _draw_cell(drawing, x, end, cell, adds_input=residual and _adds_input(cell))
@@ -218,7 +218,7 @@ def _draw_plus(drawing: Drawing, x: float, y: float) -> None:
     drawing.line([(x, y - 3.5), (x, y + 3.5)], "flow")
 
 
-def _shortened(text: str) -> str:
+def _truncate(text: str) -> str:
     """Truncate `text` to the drawn width of a network."""
     max_length = int((_COLUMN - 4) / estimate_text_width("n", 13))
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

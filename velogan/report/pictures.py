@@ -29,7 +29,7 @@ def build_galleries(runs: list[RunData]) -> list[dict[str, Any]]:
     run: index of the run
     direction: a2b, b2a or b2b
     columns, rows: names of the columns and rows of the grid
-    size, gap: of the grid files, in pixels
+    size, gap: width and height of the grids, and pixels between their images
     frames: `[{"images": int, "uri": str}]`, at most `MAX_FRAMES`, evenly spaced in training time
 
     All entries together have at most `MAX_BYTES` before base64.
@@ -78,7 +78,7 @@ def latest_pairs(run: RunData) -> list[tuple[str, str]]:
 
 
 def to_data_uri(picture: Image.Image) -> str:
-    """Return an image as a data URI, scaled down to at most 256 pixels a side."""
+    """Return an image as a data URI; first scale it down to at most 256 pixels a side."""
     picture.thumbnail((256, 256))
     return _data_uri(_encode_webp(picture, scale=1))
 

@@ -24,7 +24,7 @@ def estimate_text_width(text: str, size: float) -> float:
 class Drawing:
     """An SVG drawing of `width` x `height` units: part of a page (`to_inline_svg`) or a file (`to_svg_file`).
 
-    Shapes are coloured by a `css_class`. A file brings the classes `c0` to `c6`, `roofline`, `saved`, `flow`, `sum`,
+    Shapes are coloured by a `css_class`. A file defines the classes `c0` to `c6`, `roofline`, `saved`, `flow`, `sum`,
     `ink` and `soft`; on a page, `fill` may be any CSS colour. A `title` is shown as a tooltip.
     """
 
@@ -86,7 +86,7 @@ class Drawing:
     def dot_grid(
         self, x: float, y: float, step: float, rows: int, columns: int, *, css_class: str, side: float
     ) -> None:
-        """Add `rows` x `columns` squares, `step` apart, the first one centred at (x, y); `css_class` is for lines."""
+        """Add `rows` x `columns` squares, `step` apart, the first one centred at (x, y); `css_class` as in `line`."""
         lines = "".join(f"M{x - side / 2:.2f} {y + step * row:.2f}h{step * columns:.2f}" for row in range(rows))
         dashes = f"{side:g} {step - side:g}"
         self._add("path", d=lines, class_=f"line {css_class}", stroke_width=side, stroke_dasharray=dashes)

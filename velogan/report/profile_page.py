@@ -95,13 +95,13 @@ def _head(profile: Profile) -> str:
 
 
 def _table(head: Iterable[str], rows: Iterable[str], kind: str = "") -> str:
-    """Return a table of `head`'s cells over `rows`, which are HTML."""
+    """Return a table with the header cells `head` and the rows `rows`, both HTML; `kind` is a CSS class."""
     cells = "".join(f"<th>{cell}</th>" for cell in head)
     return f'<table class="parts {kind}"><thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
 
 
 def _card(title: str, note: str, body: str) -> str:
-    """Return a titled box; `note` and `body` are HTML."""
+    """Return a box with a title, a note and a body, all HTML."""
     return f'<div class="card"><h3>{title}</h3><p class="note">{note}</p>{body}</div>'
 
 
@@ -154,8 +154,8 @@ def _idle_card(profile: Profile) -> str:
 
 
 def _kernels_card(profile: Profile) -> str:
-    counts, piece = profile["kernels"], _work_unit(profile)
-    note = f"Of {_time(counts['of']['microseconds'])} in {counts['of']['count']:,} {piece}s."
+    counts, unit = profile["kernels"], _work_unit(profile)
+    note = f"Of {_time(counts['of']['microseconds'])} in {counts['of']['count']:,} {unit}s."
     groups = [name for name, amount in counts["by_group"].items() if amount["count"]]
     kinds = [(kind, counts[kind]) for kind in ("compute", "memory", "communication")]
     memory = sorted(counts["by_memory_kind"].items(), key=lambda item: -item[1]["microseconds"])[:6]
@@ -164,8 +164,8 @@ def _kernels_card(profile: Profile) -> str:
         f"<td>{percent(amount['share_of_time'])}</td></tr>"
         for name, amount in (*kinds, *memory)
     ]
-    by_kind = _table(("by kind, memory by name", f"{piece}s", "time", "share"), rows)
-    return _card(f"{piece.capitalize()}s", note, _breakdown(counts["by_group"], groups, f"{piece}s") + by_kind)
+    by_kind = _table(("by kind, memory by name", f"{unit}s", "time", "share"), rows)
+    return _card(f"{unit.capitalize()}s", note, _breakdown(counts["by_group"], groups, f"{unit}s") + by_kind)
 
 
 def _launches_card(profile: Profile) -> str:
@@ -243,7 +243,7 @@ def _stream_plot(streams: Mapping[str, Any]) -> str:
 
 
 def _top_table(profile: Profile) -> str:
-    counts, piece = profile["kernels"], _work_unit(profile)
+    counts, unit = profile["kernels"], _work_unit(profile)
     rows = [
         f'<tr><th><span class="mono">{text(_shorten_name(top["name"]))}</span></th>'
         f"<td>{_key(top['group'])}{text(top['group'])}</td>"
@@ -253,7 +253,7 @@ def _top_table(profile: Profile) -> str:
     ]
     shown = percent(sum(top["share_of_time"] or 0 for top in counts["top"]))
     note = f"{len(rows)} of {counts['of']['names']} names, {shown} of the busy time, without nested operators."
-    table = _table((piece, "group", "per step", "each", "share"), rows, "leaders")
+    table = _table((unit, "group", "per step", "each", "share"), rows, "leaders")
     return f'<div class="card"><p class="note">{note}</p><div class="wide">{table}</div></div>'
 
 

@@ -31,7 +31,7 @@ class RunData:
     grids: dict[str, dict[int, Path]]
     """Sample grids by direction and number of training images seen."""
     best: Mapping[str, Any]
-    """`checkpoints/best.json`: the checkpoint, name and value of its score, and the images it was measured on."""
+    """`checkpoints/best.json`: the checkpoint, the name and value of its score, and the images that were scored."""
     layout: Mapping[str, Any]
     """`samples/index.json`: columns and rows by direction."""
     architecture: list[HistoryEntry]
@@ -80,7 +80,7 @@ def read_run_data(folder: Path) -> RunData:
 
 
 def mean_curves(stats: list[dict[str, Any]]) -> dict[str, list[float | None]]:
-    """Return the columns of the log, reduced to at most `MAX_POINTS` means over equally many consecutive rows."""
+    """Return the columns of the log, reduced to at most `MAX_POINTS` means, each over a group of consecutive rows."""
     names = dict.fromkeys(name for row in stats for name, value in row.items() if is_number(value))
     size = -(-len(stats) // MAX_POINTS) or 1
     groups = [stats[start : start + size] for start in range(0, len(stats), size)]

@@ -26,7 +26,7 @@ LABELS = {
 }
 """Short names of metrics, for tables of 80 columns; the field `description` of a score describes it in a sentence."""
 SPLITS = {"validation": "held-out images", "train": "training images"}
-"""The note on a score that is not of test pictures."""
+"""Notes, by split, on scores of images that are not test images."""
 
 BY_IMPORTANCE = (
     "psnr_object_db",
@@ -43,17 +43,17 @@ BY_IMPORTANCE = (
 """Metrics in the order in which a verdict names them."""
 
 INPUT_METRICS = ("structure", "retrieval")
-"""Metrics of what is kept of the input: the unchanged input is their upper limit, not a result to beat."""
+"""Metrics of what is preserved of the input: the unchanged input is their upper limit, not a result to beat."""
 
 SCORE = "validation/distance"
 """Name, in the log and in best.json, of the score that chooses the best checkpoint; lower is better."""
 
 FEATURE_SCORE = "validation/feature_distance"
-"""The score that chooses if discriminators use a pretrained network's features; lower is better, not comparable with
-`SCORE`."""
+"""Name of the score that chooses the best checkpoint if discriminators use pretrained features; lower is better, but it
+is not comparable with `SCORE`."""
 
 IDENTITY_SCORE = "validation/unchanged_input"
-"""The score that chooses, of the unchanged inputs in place of translations; `_a2b` or `_b2a` may follow."""
+"""Name of either score for the unchanged inputs in place of translations; `_a2b` or `_b2a` may be appended."""
 
 MIN_RETRIEVAL = 0.8
 """Translations with a lower `retrieval` are unrelated to their inputs; chance is 0.5 (benchmarks/RECORDS.md)."""
@@ -67,7 +67,7 @@ Column = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class MetricRow:
-    """One metric of one direction: the score to show first, and those of all checkpoints and weights."""
+    """One metric of one direction: the score to show first, and all scores by checkpoint and weights."""
 
     first: Mapping[str, Any]
     by_column: Mapping[Column, Mapping[str, Any]]
@@ -77,20 +77,20 @@ class MetricRow:
 class Bar:
     """Positions on a bar from the worst (0) to the best (1); None if the value is unknown.
 
-    value: of the translations
-    baseline: of the unchanged input
-    real: of real images
-    is_rival: whether the baseline is a result to beat, and not the end of the scale
+    value: position of the translations
+    baseline: position of the unchanged input
+    real: position of real images
+    starts_at_baseline: whether the unchanged input is a result to beat, not the upper limit of the metric
     """
 
     value: float
     baseline: float | None
     real: float | None
-    is_rival: bool = True
+    starts_at_baseline: bool = True
 
 
 def display_name(score: Mapping[str, Any]) -> str:
-    """Return the name of a score as people read it."""
+    """Return the readable name of a score."""
     name = str(score.get("name", "score"))
     if share := re.fullmatch(r"(\w+)_share_class_(\d+)", name):
         return f"{score.get('class') or f'Class {share[2]}'} ({share[1]})"
@@ -158,7 +158,7 @@ def format_interval(score: Mapping[str, Any]) -> str:
 
 
 def improvement(score: Mapping[str, Any]) -> float | None:
-    """Return by how much the score is better than the unchanged input's, in its unit; None if that is unknown."""
+    """Return by how much the score is better than that of the unchanged input; None if that is unknown."""
     if not is_number(score.get("baseline")):
         return None
     difference = score["value"] - score["baseline"]
@@ -184,10 +184,9 @@ def place_on_bar(score: Mapping[str, Any], scores: Sequence[Mapping[str, Any]]) 
         return 1 - fraction if score.get("better") == "lower" else fraction
 
     baseline = position(score.get("baseline"))
-    is_rival = baseline is not None and name not in INPUT_METRICS
-    return Bar(
-        value=position(score["value"]) or 0, baseline=baseline, real=position(score.get("real")), is_rival=is_rival
-    )
+    value, real = position(score["value"]) or 0, position(score.get("real"))
+    starts_at_baseline = baseline is not None and name not in INPUT_METRICS
+    return Bar(value=value, baseline=baseline, real=real, starts_at_baseline=starts_at_baseline)
 
 
 def describe_best_checkpoint(run: RunData) -> str:

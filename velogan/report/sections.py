@@ -14,7 +14,7 @@ from velogan.report import scores
 from velogan.report.failures import find_failures
 from velogan.report.pictures import latest_pairs
 from velogan.report.run_data import RunData, as_list, as_mapping, flatten, is_number
-from velogan.report.verdict import capitalize, result
+from velogan.report.verdict import capitalize, summarize_run
 
 ARROW = " → "
 
@@ -38,7 +38,7 @@ def head(runs: list[RunData]) -> str:
     if len(runs) > 1:
         items = "".join(
             f"<li>{key(number)}<b>{text(run.name)}</b> "
-            f'{text(" ".join(result(run)[:3]))}<br><span class="facts">{_about(run)}</span></li>'
+            f'{text(" ".join(summarize_run(run)[:3]))}<br><span class="facts">{_about(run)}</span></li>'
             for number, run in enumerate(runs)
         )
         return f'<h1>{text(title(runs))}</h1><ul class="runs">{items}</ul>'
@@ -48,19 +48,19 @@ def head(runs: list[RunData]) -> str:
         for before, after in latest_pairs(run)
     )
     strip = f'<div class="pairs">{pairs}</div>' if pairs else ""
-    first, *others = result(run)
+    first, *others = summarize_run(run)
     lead = f'<p class="lead">{text(first)}</p>'
     if others:
         unbroken = [re.sub(r"--[\w.-]*\w", r'<code class="token">\g<0></code>', text(sentence)) for sentence in others]
         items = "".join(f"<li>{sentence}</li>" for sentence in unbroken)
         lead += f'<ul class="verdict">{items}</ul>'
     best = f'<p class="facts">{text(note)}</p>' if (note := scores.describe_best_checkpoint(run)) else ""
-    best += warnings(run)
+    best += list_failures(run)
     return f'<h1>{text(title(runs))}</h1>{lead}<p class="facts">{_about(run)}</p>{best}{strip}'
 
 
-def warnings(run: RunData) -> str:
-    """Return the failures of the training that its log shows: what is wrong, since when, and what to try."""
+def list_failures(run: RunData) -> str:
+    """Return a list of the failures in the log of a run: what is wrong, since when, and what to try."""
     items = "".join(
         f"<li><b>{text(capitalize(failure.description))}</b>, since {pluralize(failure.since, 'image')}. "
         f"<span>Try: {text(failure.hint)}.</span></li>"
@@ -181,7 +181,7 @@ def _score(group: list[tuple[int, RunData, dict[str, Any]]], several_runs: bool)
 
 
 def _bar(bar: scores.Bar, *, hue: str) -> str:
-    start = (bar.baseline or 0) if bar.is_rival else 0
+    start = (bar.baseline or 0) if bar.starts_at_baseline else 0
     left, width = min(start, bar.value), abs(bar.value - start)
     css_class = "bar worse" if bar.value < start else "bar"
     positions = [("baseline", bar.baseline), ("real", bar.real), ("value", bar.value)]
@@ -206,14 +206,14 @@ def _protocols(runs: list[RunData]) -> str:
 def speed(runs: list[RunData]) -> str:
     """Return images per second, time per step, and the engine's decisions with their reasons."""
     if len(runs) == 1:
-        body = _speed(runs[0], reasons=True)
+        body = _speed(runs[0], is_open=True)
     else:
-        blocks = [(number, run.name, _speed(run, reasons=False)) for number, run in enumerate(runs)]
+        blocks = [(number, run.name, _speed(run, is_open=False)) for number, run in enumerate(runs)]
         body = "".join(f"<h3>{key(number)}{text(name)}</h3>{block}" for number, name, block in blocks if block)
     return _section("Speed", body) if body else ""
 
 
-def _speed(run: RunData, *, reasons: bool) -> str:
+def _speed(run: RunData, *, is_open: bool) -> str:
     second_half = run.stats[len(run.stats) // 2 :]
     medians = {
         name: statistics.median(values)
@@ -237,7 +237,7 @@ def _speed(run: RunData, *, reasons: bool) -> str:
     machine = _table(flatten(as_mapping(run.run_json.get("machine"))))
     return (
         (f'<div class="tiles">{numbers}</div>' if numbers else "")
-        + (_details("What the engine decided, and why", f"<dl>{decisions}</dl>", is_open=reasons) if decisions else "")
+        + (_details("What the engine decided, and why", f"<dl>{decisions}</dl>", is_open=is_open) if decisions else "")
         + (_details("The machine", machine) if machine else "")
     )
 
@@ -262,7 +262,7 @@ def configuration(runs: list[RunData]) -> str:
 
 
 def command(line: str, button: str = "") -> str:
-    """Return a command in a box, whose lines break between words, not after the hyphens of a flag."""
+    """Return a command in a box, in which lines break between words, not after the hyphens of a flag."""
     words = " ".join(f'<span class="token">{text(word)}</span>' for word in line.split(" "))
     return f'<div class="command"><pre>{words}</pre>{button}</div>'
 

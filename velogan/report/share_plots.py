@@ -27,7 +27,7 @@ _WIDTH, _HEIGHT = 100, 62
 
 
 def group_by_cell(mixtures: Mapping[str, Mixture]) -> list[tuple[str, list[str]]]:
-    """Group the mixtures of a network by cell: `model.r1.cell.3` is in r1. Unnamed ones are paired by kind."""
+    """Group the mixtures of a network by cell: `model.r1.cell.3` is in r1. Those without a cell are paired by kind."""
     by_cell: dict[str, list[str]] = {}
     unnamed: dict[str, int] = {}
     for place, mixture in mixtures.items():
@@ -56,12 +56,12 @@ def _figure(history: Sequence[HistoryEntry], network: str, place: str, *, cell: 
     scale = _WIDTH / max(history[-1]["images"], 1)
     names = sorted(last, key=_order)
     sums = [[0.0] for _ in history]
-    for row, tick in zip(sums, history):
+    for row, entry in zip(sums, history):
         for name in names:
-            row.append(row[-1] + tick["shares"][network][place][name])
+            row.append(row[-1] + entry["shares"][network][place][name])
     # the highest area first: lower areas cover it
     for number, name in reversed([*enumerate(names, start=1)]):
-        line = [(scale * tick["images"], _HEIGHT * (1 - row[number])) for row, tick in zip(sums, history)]
+        line = [(scale * entry["images"], _HEIGHT * (1 - row[number])) for row, entry in zip(sums, history)]
         area = [(0.0, _HEIGHT), (0.0, line[0][1]), *line, (line[-1][0], _HEIGHT)]
         drawing.polygon(area, OPERATIONS.get(name, "other"), title=f"{name} {last[name]:.0%}")
     label = f"{network}, cell {cell}: weights of operations; at the end {best} with {last[best]:.0%}"

@@ -32,10 +32,8 @@ MAX_NAMES = 3
 def write_sweep_page(result: Mapping[str, Any], out: Path) -> Path:
     """Write the page of a sweep to `out`; return `out`.
 
-    `result` has the contents of `sweep.json`, and
+    `result` has the contents of `sweep.json`, and also
 
-    verdicts: by setting, the best one first
-    unchanged_input: the metric of the unchanged input, None if unknown
     pictures: by setting, its best `run` and, by direction, `pairs` of input and translation as `(H, W, 3)` uint8
     """
     sections = {
@@ -108,7 +106,7 @@ HELD_OUT_NOTE = "Images that none of these runs was trained on, by the best chec
 
 
 def build_image_strips(pictures: Mapping[str, Mapping[str, Any]], note: str = HELD_OUT_NOTE) -> str:
-    """Return, for each direction, the inputs above their translations by a run of each setting, under `note`."""
+    """Return, for each direction, inputs and below them their translations by a run of each setting, under `note`."""
     cards = []
     for direction in DIRECTIONS:
         strips = {

@@ -15,7 +15,7 @@ MAX_SHOWN = 8
 """Maximum number of settings whose images are shown: the best ones."""
 DIRECTIONS = {"a2b": "A → B", "b2a": "B → A"}
 TEXT_COLUMNS = ("verdict", "reason")
-"""Columns of text, which is broken into lines."""
+"""Columns of text, in which lines may break."""
 
 
 def settings_table(result: Mapping[str, Any]) -> str:
@@ -84,7 +84,7 @@ def runs_table(result: Mapping[str, Any]) -> str:
 
 
 def format_test_scores(result: Mapping[str, Any], setting: str) -> list[str]:
-    """Return by direction the mean over a setting's runs of the sweep's metric on test images; empty if unknown."""
+    """Return, for each direction, the sweep's metric on test images, a mean over a setting's runs; empty if unknown."""
     name, own_direction = _split_metric(result["metric"])
     runs = [trial["test_scores"] for trial in result["trials"] if trial["setting"] == setting]
     formatted = []
@@ -98,7 +98,7 @@ def format_test_scores(result: Mapping[str, Any], setting: str) -> list[str]:
 
 
 def metric_label(metric: str) -> str:
-    """Return the name of a metric of `stats.jsonl`, such as `validation/distance_a2b`, as people read it."""
+    """Return a readable name for a metric of `stats.jsonl`, such as `validation/distance_a2b`."""
     name, direction = _split_metric(metric)
     if logged := re.fullmatch("(cycle|reconstruction)_([ab])", name):
         return f"Difference of {logged[2].upper()} after the {logged[1]}"
@@ -118,7 +118,7 @@ def superlative(result: Mapping[str, Any]) -> str:
 
 
 def _table(columns: Mapping[str, Sequence[str]], *, first: str = "") -> str:
-    """Return a table of `columns`, cells by heading; empty columns are omitted, and `first` is the class of a row."""
+    """Return a table of `columns`, cells by heading, without empty columns; `first`: CSS class of the first row."""
     filled = {head: cells for head, cells in columns.items() if any(cells)}
     classes = {head: ' class="words"' if head in TEXT_COLUMNS else "" for head in filled}
     heads = "".join(f"<th{classes[head]}>{text(head)}</th>" for head in filled)
@@ -131,7 +131,7 @@ def _table(columns: Mapping[str, Sequence[str]], *, first: str = "") -> str:
 
 
 def allow_line_breaks(setting: str) -> str:
-    """Return the name of a setting or a run, in which a line may break after commas."""
+    """Return the escaped name of a setting or a run, in which lines may break after commas."""
     return text(setting).replace(",", ",<wbr>")
 
 

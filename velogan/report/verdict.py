@@ -37,11 +37,11 @@ _LONGER = "Train longer: the same command with a larger --images resumes this ru
 _MASK = "start a new run with --generator.output mask, if this one has none: it preserves backgrounds"
 
 
-def verdict(scores: Sequence[Score], names: Mapping[str, tuple[str, str]]) -> list[str]:
+def summarize_scores(scores: Sequence[Score], names: Mapping[str, tuple[str, str]]) -> list[str]:
     """Return a summary, a sentence for each direction, and what to do if something is worse.
 
     Only the first checkpoint and weights of each direction count, and metrics whose 95 % interval does not contain
-    the value of the unchanged input. What is better counts only if translations identify their inputs (`retrieval`).
+    the value of the unchanged input. An improvement counts only if translations identify their inputs (`retrieval`).
     Empty if no metric has a value of the unchanged input.
 
     scores: the field `scores` of scores.json
@@ -83,10 +83,11 @@ def verdict(scores: Sequence[Score], names: Mapping[str, tuple[str, str]]) -> li
     return [_SUMMARY[has_better, has_worse], *sentences]
 
 
-def result(run: RunData) -> list[str]:
-    """Return the result of a run in sentences, the first one a summary, whether it was scored or not."""
+def summarize_run(run: RunData) -> list[str]:
+    """Return the result of a run in sentences, the first of which is a summary. The run need not be scored."""
     if run.scores:
-        sentences = verdict(run.scores, {direction: run.domain_names(direction) for direction in ("a2b", "b2a")})
+        names = {direction: run.domain_names(direction) for direction in ("a2b", "b2a")}
+        sentences = summarize_scores(run.scores, names)
         return [capitalize(sentence) for sentence in sentences] or [_first_metric(run.scores)]
     if run.architecture:
         return ["A search: the command “velogan train --genotype” trains the architecture that it chose."]
@@ -103,7 +104,8 @@ def capitalize(text: str) -> str:
 def _compare_with_baseline(scores: Sequence[Score]) -> tuple[list[Score], list[Score]]:
     """Return the scores that are better and those that are worse than the unchanged input, most important first."""
     rank = {name: number for number, name in enumerate(BY_IMPORTANCE)}
-    different = sorted(filter(_differs_from_baseline, scores), key=lambda score: rank.get(str(score.get("name")), -1))
+    different = [score for score in scores if _differs_from_baseline(score)]
+    different.sort(key=lambda score: rank.get(str(score.get("name")), len(rank)))
     gains = [(improvement(score) or 0, score) for score in different]
     return [score for gain, score in gains if gain > 0], [score for gain, score in gains if gain < 0]
 
@@ -128,14 +130,14 @@ def _list_metrics(scores: Sequence[Score]) -> str:
 
 
 def _note(score: Score) -> str:
-    """Return a note on the checkpoint and the images, unless they are the last checkpoint and test images."""
+    """Return a note on the checkpoint if it is the best one, and on the images unless they are test images."""
     parts = ["best checkpoint"] if score.get("checkpoint") == "best" else []
     parts += [f"on {split_note(score)}"] if split_note(score) else []
     return f" ({', '.join(parts)})" if parts else ""
 
 
 def _first_metric(scores: Sequence[Score]) -> str:
-    """Return the most important metric alone, for scores without the unchanged input."""
+    """Return the most important metric as a sentence, for scores without the unchanged input."""
     rank = {name: number for number, name in enumerate(BY_IMPORTANCE)}
     score = min(scores, key=lambda score: rank.get(str(score.get("name")), len(rank)))
     return f"{display_name(score)}{_note(score)}: {format_value(score, score['value'])}."
