@@ -1,6 +1,6 @@
-"""The command line: parse the arguments, run the command, return an exit code, print the result for --json.
+"""The command line: parse the arguments, run the command, print its result for --json and return the exit code.
 
-Each command is a class in a module of this package, imported when needed; its work is one call into another package.
+Each command is a class in a module of this package. It is imported when it is used, and calls the other packages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from velogan.cli.commands import COMMANDS
-from velogan.cli.unknown_flags import check_config_flags, name_as_typed
+from velogan.cli.unknown_flags import check_config_flags, name_fields_as_typed
 from velogan.engine.processes import EndOfRun, ReportedByAnotherRank, is_distributed, is_main_process, local_rank
 from velogan.files import __version__, check_writable
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "main"]
 
-IN_SEVERAL_PROCESSES = (("train",), ("search",))
-"""The commands that torchrun may start."""
+DISTRIBUTED_COMMANDS = (("train",), ("search",))
+"""The commands that can run in several processes under torchrun."""
 
 _STARTED_AT = time.monotonic()
 
@@ -34,9 +34,9 @@ os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a wrong field's mes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code: 0 done, 1 a part failed, 2 invalid input, 130 interrupted.
+    """Run a command line and return its exit code: 0 success, 1 (partial) failure, 2 invalid input, 130 interrupted.
 
-    If torchrun started several processes, errors in the flags are printed by the first process alone.
+    If torchrun started several processes, only the first process of each host prints errors in the flags.
     """
     started_at = _STARTED_AT if argv is None else time.monotonic()
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -84,7 +84,7 @@ def _print_error(error: Exception, argv: Sequence[str] = ()) -> None:
         from velogan.config import explain
 
         text = explain(error, source="the flags")
-    text = name_as_typed(text, argv)
+    text = name_fields_as_typed(text, argv)
     print("velogan: " + "\n".join(map(printable, text.split("\n"))), file=sys.stderr)
 
 
@@ -101,7 +101,7 @@ def _parse(argv: list[str]) -> Flags:
             print(_overview([] if needs_help else argv), file=sys.stdout if needs_help else sys.stderr)
             raise SystemExit(0 if needs_help else 2)
         raise SystemExit(0)
-    if is_distributed() and words not in IN_SEVERAL_PROCESSES:
+    if is_distributed() and words not in DISTRIBUTED_COMMANDS:
         raise ValueError(f"only train and search run in several processes: start velogan {argv[0]} without torchrun")
     path_flags = ("--data", "--out", "--config", "--start", "--against")
     empty = (before for before, word in pairwise(argv) if not word and (before[:2] != "--" or before in path_flags))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its one-line summary, and its class as `module:name` of a module in this package."""
+    """A command: its one-line summary, and where its class is, as `module:name` with a module of this package."""
 
     summary: str
     class_path: str

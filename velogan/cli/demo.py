@@ -1,4 +1,4 @@
-"""`velogan demo`: render, train, translate and score the built-in data set, which has ground truth, in minutes."""
+"""`velogan demo`: render the built-in data set, train on it, translate and score its test pictures, in minutes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Demo(Flags):
 
 
 def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: str) -> dict[str, Any]:
-    """Train in the folder `run`, translate and score the held-out pictures, write the report; return the scores.
+    """Train in the folder `run`, translate and score test pictures, write the report; return the result for --json.
 
     Training ends after the preset's images or after `minutes`, whichever comes first.
     """
@@ -70,9 +70,9 @@ def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: 
     training_context, origin = partial(_stop_after, 60 * minutes), {"preset": preset, "command": command}
     display.print_line(f"training ends after {config.train.length} or {minutes:g} min, whichever comes first")
     trained = train(config, run, display=display, origin=origin, training_context=training_context)
-    held_out = find_sources(config.data).a.test
-    assert isinstance(held_out, Folder)  # the built-in set has one
-    translate(load_translator(run), held_out.directory, run / "translated", TranslateOptions(overwrite=True))
+    test_images = find_sources(config.data).a.test
+    assert isinstance(test_images, Folder)  # the built-in set has test images
+    translate(load_translator(run), test_images.directory, run / "translated", TranslateOptions(overwrite=True))
     scores = {
         score["name"]: score
         for score in evaluate(run, checkpoint="last", task=display.task)["scores"]
@@ -106,7 +106,7 @@ def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: 
 
 @contextmanager
 def _stop_after(seconds: float, config: Config, trainer: Trainer, *_: object) -> Iterator[None]:
-    """Make training within this context stop and save after `seconds`, as after Ctrl-C."""
+    """Stop training in this context after `seconds` as Ctrl-C does: the run is saved and can be resumed."""
     timer = threading.Timer(seconds, setattr, (trainer, "stop_requested", True))
     timer.start()
     try:

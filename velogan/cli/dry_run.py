@@ -1,4 +1,4 @@
-"""The report of --dry-run: pictures, run length, estimated time and memory, fields that differ from the defaults."""
+"""The output of --dry-run: pictures, run length, estimated time and memory, fields that differ from the defaults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def dry_run(config: Config, out: Path | None, *, defaults: Config, quiet: bool) 
     Keys: `pictures` by domain, `preparation` in words, `networks` (parameters by role), `images` (per domain, None if
     unknown), `estimate` (`seconds` of training, `memory_mb`, `gpu_memory_mb`; None if a step cannot be timed) and
     `config`. Unless `quiet`, also print it as text, with the fields that differ from `defaults`. Raises ValueError if
-    the run would be rejected.
+    the run would be rejected. Processes other than the main one do nothing and return an empty dictionary.
     """
     from velogan.data.sets.annotations import DEFAULT_CLASSES, find_annotations
     from velogan.data.sets.pair import probe_channels
@@ -48,17 +48,17 @@ def dry_run(config: Config, out: Path | None, *, defaults: Config, quiet: bool) 
         find_annotations(config.data, domains)  # raises ValueError if annotations are missing
         length = parse_length(config.train.length, images_per_epoch=max(len(domain.train.names) for domain in domains))
         channels = [probe_channels(domain, config.data) for domain in domains]
-        real, decisions = fit_to_data(config, channels, [config.data.crop] if config.data.crop else [])
-        resolve_engine(real)  # raises ValueError if settings exclude each other
+        fitted, decisions = fit_to_data(config, channels, [config.data.crop] if config.data.crop else [])
+        resolve_engine(fitted)  # raises ValueError if settings exclude each other
         if config.data.labels_a or config.data.labels_b:
             display.print_line(f"label maps are not read for a dry run: the estimate assumes {DEFAULT_CLASSES} classes")
         for line in ["timing a few steps", *format_decisions(decisions)]:
             display.print_line(line)
-        images, estimate = _estimate(real, images=length.total, minutes=length.span.amount, log=display.print_line)
+        images, estimate = _estimate(fitted, images=length.total, minutes=length.span.amount, log=display.print_line)
     result = {
         "pictures": {domain.letter: _count_pictures(domain, count) for domain, count in zip(domains, channels)},
-        "preparation": _preparation(config.data),
-        "networks": count_role_parameters(real.method, real.spec),
+        "preparation": _describe_preparation(config.data),
+        "networks": count_role_parameters(fitted.method, fitted.spec),
         "images": images,
         "estimate": estimate,
         "config": config.model_dump(mode="json"),
@@ -67,7 +67,7 @@ def dry_run(config: Config, out: Path | None, *, defaults: Config, quiet: bool) 
         epochs = (
             "" if images is None else f" ({images / length.images_per_epoch:.3g} epochs of {length.images_per_epoch:,})"
         )
-        print("\n".join(_lines(result, epochs=epochs, length=config.train.length)))
+        print("\n".join(_format_result(result, epochs=epochs, length=config.train.length)))
         for name, (value, default) in differences(config, defaults).items():
             print(f"  {name}: {value}   (default: {default})")
     return result
@@ -79,7 +79,7 @@ def _count_pictures(domain: DomainSource, channels: int) -> dict[str, Any]:
     return {"name": domain.name, **counts, "channels": channels}
 
 
-def _preparation(data: DataConfig) -> str:
+def _describe_preparation(data: DataConfig) -> str:
     crop = f"a random crop of {data.crop_size}x{data.crop_size} pixels"
     return {
         "resize_and_crop": f"resized to {data.load_side}x{data.load_side}, then {crop}",
@@ -93,9 +93,9 @@ def _preparation(data: DataConfig) -> str:
 def _estimate(
     config: Config, *, images: int | None, minutes: float, log: Any
 ) -> tuple[int | None, dict[str, float] | None]:
-    """Return the number of images per domain and the time and memory of training, from a few timed steps.
+    """Time a few steps on random images; return the number of images per domain, and the time and memory of training.
 
-    The steps use random images. On a GPU they are not compiled, unlike those of a long run, which is faster.
+    `images`: run length; if None, it follows from `minutes`. A long run on a GPU is faster: it compiles its steps.
     """
     from velogan.engine.processes import available_cores
     from velogan.measure.probe import probe
@@ -113,8 +113,8 @@ def _estimate(
     return images, {"seconds": seconds, "memory_mb": step.memory_mb, "gpu_memory_mb": step.gpu_memory_mb}
 
 
-def _lines(result: dict[str, Any], *, epochs: str, length: str) -> list[str]:
-    """Return the lines of text for the result of `dry_run`; `epochs`: the number of epochs, in parentheses."""
+def _format_result(result: dict[str, Any], *, epochs: str, length: str) -> list[str]:
+    """Return the result of `dry_run` as lines of text; `epochs`: text with the number of epochs, in parentheses."""
     lines = [
         f"{letter} ({domain['name']}): {pluralize(domain['training'], 'picture')} for training, "
         f"{domain['held_out']} held out, {domain['test']} for test; {pluralize(domain['channels'], 'channel')}"

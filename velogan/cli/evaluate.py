@@ -29,7 +29,7 @@ class Evaluate(Flags):
 
     run: Annotated[Positional[Path], arg(metavar="RUN|DIR", help="A run folder; with --against, a folder of pictures.")]
     against: Annotated[
-        Path | None, arg(help="Compare the first folder with the pictures of this one, without a run.", metavar="DIR")
+        Path | None, arg(help="Compare the pictures of the first folder with those of this folder.", metavar="DIR")
     ] = None
     data: Annotated[
         tuple[str, ...],
@@ -132,7 +132,7 @@ def _parse_class(text: str) -> tuple[str, int]:
 
 
 def scored_folders(data: Mapping[str, Any]) -> list[Path]:
-    """Return the folders of the scored pictures from a protocol's `data`."""
+    """Return the folders of the pictures that were scored. `data`: the entry `data` of a protocol."""
     folders = [Path(path).expanduser() for path in data["path"]]
     if len(folders) > 1:
         return folders

@@ -71,17 +71,17 @@ class ConfigFlags(Flags):
 
     @classmethod
     def resolve_preset(cls, argv: Sequence[str]) -> str:
-        """Return the preset of a command line: its first word, or else the command's default."""
+        """Return the preset that a command line names as its first word, or else the default preset."""
         return find_preset(argv) or DEFAULT
 
     @classmethod
     def base_config(cls, argv: Sequence[str]) -> Config:
-        """Return the configuration whose fields the flags `argv` change."""
+        """Return the configuration whose values are the defaults of the field flags in `argv`."""
         return build_base_config(argv, cls.resolve_preset(argv))
 
     @classmethod
     def arguments(cls, argv: Sequence[str] = ("--help-all",)) -> list[Argument]:
-        """Return the arguments that help shows: for --help SECTION those of a section of the configuration."""
+        """Return the arguments that help shows; for --help SECTION the fields of that section of the configuration."""
         base = cls.base_config(argv)
         if "--help-all" in argv:
             own = [argument for argument in super().arguments(argv) if argument[0] != "fields"]
@@ -97,7 +97,7 @@ class ConfigFlags(Flags):
 
     @classmethod
     def flags(cls) -> list[str]:
-        """Return all flags, including those of the fields of all methods."""
+        """Return all flags, including one for each field of every method."""
         fields = [f"--{name.replace('_', '-')}" for name in field_names(Config)]
         return list(dict.fromkeys([*super().flags(), *fields]))
 
@@ -128,7 +128,7 @@ class ConfigFlags(Flags):
 
 
 def _field_arguments(section: BaseModel, prefix: str = "") -> Iterator[Argument]:
-    """Yield an argument for each field of a section and of the sections in it, with its value as the default."""
+    """Yield an argument for each field of a section and of its subsections; the default is the field's value."""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         if isinstance(value, BaseModel):
@@ -166,7 +166,7 @@ def find_preset(argv: Sequence[str]) -> str:
 
 
 def build_base_config(argv: Sequence[str], preset: str) -> Config:
-    """Return the configuration of --config or the preset, changed by --method and --size but not by field flags."""
+    """Return the configuration of --config or the preset with --image-size, --method and --size, but no field flags."""
     base, method = load_file_or_preset(argv, preset), value_of(argv, "--method")
     return apply_size(argv, base if method is None else base.change(method=method))
 
@@ -178,12 +178,12 @@ def apply_size(argv: Sequence[str], base: Config) -> Config:
 
 
 def load_file_or_preset(argv: Sequence[str], preset: str) -> Config:
-    """Return the configuration of --config, or else of the preset, with --image-size, on which defaults depend."""
-    file, side = value_of(argv, "--config"), value_of(argv, "--image-size") or ""
+    """Return the configuration of --config, or else of the preset, with the crop size of --image-size."""
+    file, image_size = value_of(argv, "--config"), value_of(argv, "--image-size") or ""
     if file is not None and find_preset(argv) in RECIPES:
         raise ValueError(f"{find_preset(argv)} and --config {file} contradict each other: give one of the two")
     base = read_config(Path(file)) if file is not None else RECIPES.get(preset, RECIPES[DEFAULT])()
-    return base.change(data={"crop_size": int(side)}) if side.isdecimal() and int(side) else base
+    return base.change(data={"crop_size": int(image_size)}) if image_size.isdecimal() and int(image_size) else base
 
 
 def configure(command: ConfigFlags) -> Config:
@@ -257,6 +257,6 @@ def _find_validation_error(error: BaseException | None) -> ValidationError | Non
 
 
 def _section_of_class(title: str) -> str:
-    """Return the section of a configuration class by its name: `train` for TrainConfig; empty for Config itself."""
+    """Return the section of the class `title`: `train` for TrainConfig, empty for Config, else `method`."""
     sections = {getattr(field.annotation, "__name__", ""): name for name, field in Config.model_fields.items()}
     return "" if title == Config.__name__ else sections.get(title, "method")

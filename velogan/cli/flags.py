@@ -51,7 +51,7 @@ Argument = tuple[str, Any, Any]
 
 
 class Flags(ABC):
-    """A command with the values of its flags. Its docstring, from the second paragraph on, is part of its help."""
+    """A command with the values of its flags. Its help contains the class's docstring from the second paragraph on."""
 
     HELP_FLAGS: ClassVar[str] = ""
     """Names of the flags that --help shows, in this order, separated by spaces; empty: all."""
@@ -71,7 +71,7 @@ class Flags(ABC):
 
     @classmethod
     def parse_with_tyro(cls, argv: Sequence[str], **options: Any) -> Self:
-        """Parse the flags by tyro. Raises ValueError with tyro's error in one sentence."""
+        """Parse the flags with tyro. Raises ValueError with tyro's error as one sentence."""
         check_flags(argv, cls.flags())
         output = StringIO()
         try:
@@ -82,7 +82,7 @@ class Flags(ABC):
 
     @classmethod
     def arguments(cls, argv: Sequence[str] = ("--help-all",)) -> list[Argument]:
-        """Return the arguments that help shows: those of `HELP_FLAGS`, or all for --help-all."""
+        """Return the arguments that help shows: those named in `HELP_FLAGS`, or all for --help-all."""
         hints = get_type_hints(cls, include_extras=True)
         fields: Any = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
         arguments = {field.name: (field.name, hints[field.name], field.default) for field in fields}
@@ -95,7 +95,7 @@ class Flags(ABC):
         return [f"--{name.replace('_', '-')}" for name, hint, _ in cls.arguments() if "Positional" not in str(hint)]
 
     def output_paths(self) -> list[tuple[str, Path]]:
-        """Return the folders that the command writes to, with their flags; they are checked before it starts."""
+        """Return (flag, folder) for each folder that the command writes to; `main` checks them first."""
         return []
 
     @abstractmethod
@@ -132,7 +132,7 @@ def show_help(arguments: Iterable[Argument], *, prog: str, description: str) -> 
 
 
 class _WrapEachLine(argparse.HelpFormatter):
-    """Wraps each line of the description by itself, except examples of commands, and never within a flag."""
+    """Wraps each line of the description separately; keeps example commands on one line and flags unbroken."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(text, width, break_on_hyphens=False)
@@ -144,15 +144,15 @@ class _WrapEachLine(argparse.HelpFormatter):
         )
 
 
-def _metavar(name: str, kind: Any) -> str:
-    """Return the placeholder of a flag's value: its choices, NUMBER, or its name's last word; empty for switches."""
-    kinds = {*(get_args(kind) if get_origin(kind) in (Union, UnionType) else [kind])} - {NoneType}
-    choices = [str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+def _metavar(name: str, hint: Any) -> str:
+    """Return the placeholder of a flag's value: its choices, NUMBER or the last part of its name; none for switches."""
+    types = {*(get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint])} - {NoneType}
+    choices = [str(choice) for item in types if get_origin(item) is Literal for choice in get_args(item)]
     if choices:
         return "|".join(choices)
-    if kinds == {bool}:
+    if types == {bool}:
         return ""
-    return "NUMBER" if kinds <= {int, float} else name.rpartition(".")[2].upper()
+    return "NUMBER" if types <= {int, float} else name.rpartition(".")[2].upper()
 
 
 def explain_parse_error(output: str, argv: Sequence[str], *, flags: Sequence[str]) -> str:
@@ -199,5 +199,5 @@ def _values_of(argv: Sequence[str], flag: str) -> Iterable[str]:
 
 
 def output_folder(out: Path) -> Path:
-    """Return the folder that is written to: the parent of `out` if that is a file or has a suffix, else `out`."""
+    """Return the folder to write to: the parent of `out` if `out` is a file or has a suffix, else `out` itself."""
     return out.parent if out.is_file() or (out.suffix and not out.is_dir()) else out

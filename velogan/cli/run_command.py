@@ -1,4 +1,4 @@
-"""The flags and steps that `train` and `search` share: run length, run folder, the training itself."""
+"""The flags and functions that `train` and `search` share: run length, run folder, the training itself."""
 
 from __future__ import annotations
 

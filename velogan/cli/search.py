@@ -80,7 +80,7 @@ class Search(RunCommand):
 
     @classmethod
     def base_config(cls, argv: Sequence[str]) -> Config:
-        """Return the preset as a search for its networks, of the paper's length unless the preset sets another."""
+        """Return the configuration of a search for the preset's networks; the default length is the paper's."""
         base, size = load_file_or_preset(argv, next(iter(argv), DEFAULT)), value_of(argv, "--size")
         if value_of(argv, "--config") is None and base.train.length == Config().train.length:
             base = base.change(train={"length": PAPER_LENGTH})
@@ -119,7 +119,7 @@ def configure_search(command: Search) -> Config:
 
 
 def _describe_result(result: Result) -> dict[str, Any]:
-    """Return the path of a search's genotype and the sizes of its generators; print both."""
+    """Return the result of a search for --json; print the path of its genotype and the sizes of its generators."""
     from velogan.networks.genotype import read_genotype
     from velogan.search.history import GENOTYPE_FILE
 

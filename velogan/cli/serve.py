@@ -74,7 +74,7 @@ class Serve(Flags):
         )
         TranslateOptions(tile=self.tile)  # raises ValueError if the value is not valid
         token = choose_token(self.host, self.token or os.environ.get("VELOGAN_TOKEN") or None)
-        with Display() as display, open_socket(self.host, self.port) as listening:
+        with Display() as display, open_socket(self.host, self.port) as listener:
             models = load_all(
                 resolve_model_path(self.model),
                 weights=self.weights,
@@ -87,15 +87,15 @@ class Serve(Flags):
             display.print_line(f"{name} ({', '.join(models)}): building its networks and measuring their speed")
             service = TranslationService(models, name=name, limits=limits, tile=self.tile, estimators=estimators)
             app = build_app(service, token=token, host=self.host)
-            display.print_line(f"serving at {page_url(listening, token)} (Ctrl-C stops)")
-            result = serve(app, listening, seconds=limits.seconds)
+            display.print_line(f"serving at {page_url(listener, token)} (Ctrl-C stops)")
+            result = serve(app, listener, seconds=limits.seconds)
         return {**result, "directions": list(models)}, 0
 
 
 def _make_estimators(
     models: Mapping[Direction, Translator], log: Callable[[str], None]
 ) -> dict[Direction, UncertaintyEstimator]:
-    """Return an estimator for each direction with a reverse generator; log the reason for others."""
+    """Return an estimator for each direction that allows uncertainty maps; log the reason for the others."""
     from velogan.evaluation.uncertainty import uncertainty_estimator
 
     estimators = {}

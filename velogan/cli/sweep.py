@@ -79,7 +79,7 @@ class Sweep(ConfigFlags):
 
     @classmethod
     def base_config(cls, argv: Sequence[str]) -> Config:
-        """Return the configuration of the first preset, with which the flags for all presets are parsed."""
+        """Return the configuration of the first preset; the fields of that preset define the flags of the command."""
         return build_base_config(argv, _first_preset(argv))
 
     def output_paths(self) -> list[tuple[str, Path]]:
@@ -88,7 +88,7 @@ class Sweep(ConfigFlags):
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.sweep.sweep import StatusLog, check_plan, sweep
 
-        plan = _plan(self, argv)
+        plan = _build_plan(self, argv)
         trials = check_plan(plan, self.out)
         settings = len(trials) // plan.seeds
         if plan.search == "random" and plan.trials and settings < plan.trials:
@@ -107,13 +107,13 @@ class Sweep(ConfigFlags):
 
 
 def _first_preset(argv: Sequence[str]) -> str:
-    """Return the first preset of the command line, before or after the flags."""
+    """Return the first preset that the command line names, before or after the flags, or else the default."""
     pairs = zip(["", *argv], argv)
     return next((word for flag, word in pairs if word in RECIPES and not flag.startswith("--")), DEFAULT)
 
 
-def _plan(command: Sweep, argv: list[str]) -> SweepPlan:
-    """Return the plan of the file or of the flags. Raises ValueError if it is invalid, or if both define runs."""
+def _build_plan(command: Sweep, argv: list[str]) -> SweepPlan:
+    """Return the plan of PLAN.yaml, or else of the flags. Raises ValueError if it is invalid or flags contradict it."""
     from velogan.sweep.dimensions import parse_dimension
     from velogan.sweep.plan import SweepPlan, check_preset, read_plan
 
@@ -124,9 +124,9 @@ def _plan(command: Sweep, argv: list[str]) -> SweepPlan:
     presets = command.presets or (DEFAULT,)
     if presets[0].endswith((".yaml", ".yml")):
         flags = {word.partition("=")[0] for word in argv if word.startswith("--")}
-        wrong = [*presets[1:], *(flags - {"--out", "--parallel", "--address", "--dry-run", "--dry_run", "--json"})]
-        if wrong:
-            raise ValueError(f"{wrong[0]} cannot be combined with {presets[0]}: set it in that file")
+        extra = [*presets[1:], *(flags - {"--out", "--parallel", "--address", "--dry-run", "--dry_run", "--json"})]
+        if extra:
+            raise ValueError(f"{extra[0]} cannot be combined with {presets[0]}: set it in that file")
         return read_plan(Path(presets[0]))
     for preset in presets:
         check_preset(preset)

@@ -21,7 +21,7 @@ from velogan.files import pluralize
 from velogan.recipes import DEFAULT, RECOMMENDED
 
 EXCHANGE_STEPS = 5
-"""Steps between exchanges of networks with --modules; this many cost no quality (docs/scale.md)."""
+"""Steps between exchanges of networks with --modules; waiting this long costs no quality (docs/scale.md)."""
 
 
 @dataclass(kw_only=True)
@@ -86,13 +86,13 @@ class Train(RunCommand):
 
     @classmethod
     def resolve_preset(cls, argv: Sequence[str]) -> str:
-        """Return the named preset, or else the recommended one; "cyclegan" with another method or other networks."""
+        """Return the named preset, else "cyclegan" for --method, --genotype or --config, else the recommended one."""
         is_other = any(value_of(argv, flag) for flag in ("--method", "--genotype", "--config"))
         return find_preset(argv) or (DEFAULT if is_other else RECOMMENDED)
 
     @classmethod
     def base_config(cls, argv: Sequence[str]) -> Config:
-        """Return the configuration that the flags change; without a preset that of the run in --out, if any."""
+        """Return the configuration before field flags: of the preset, or of the run in --out if no preset is named."""
         if cls.resolve_preset(argv) != RECOMMENDED:
             return super().base_config(argv)
         out = value_of(argv, "--out")

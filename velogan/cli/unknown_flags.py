@@ -26,7 +26,7 @@ HINTS = {
     "name": "--out",
     "preset": "the name of the preset, without a flag, as the first word",
 }
-"""What to use instead of flags that other programs have."""
+"""What to use instead of flags that other programs have, by the name of the flag."""
 
 SHORT_FLAGS = {
     "--data": "data.path",
@@ -35,7 +35,7 @@ SHORT_FLAGS = {
     "--device": "engine.device",
     "--method": "method.scheme",
 }
-"""Short flags, and the field of the configuration that each sets."""
+"""The field of the configuration that each short flag sets."""
 
 CONFIG_FIELDS = {
     "method": "kind gan smoothing pool_size edges source_as_fake_fraction augment augment_probability adversarial_a "
@@ -61,11 +61,11 @@ _FLAGS = {
     "sweep": _COMMON + "address dry_run images metric minutes parallel search seeds stop_early trials vary",
     "profile": _COMMON + "steps",
 }
-"""The other flags of the commands that have the flags of a configuration."""
+"""The flags of each command with a configuration, except those of the configuration's fields."""
 
 
-def name_as_typed(text: str, argv: Sequence[str]) -> str:
-    """Return a message with the short flags in `argv` instead of the fields that they set."""
+def name_fields_as_typed(text: str, argv: Sequence[str]) -> str:
+    """Return the message `text` with each field replaced by its short flag, if `argv` sets the field by that flag."""
     typed = [word.partition("=")[0].replace("_", "-") for word in argv]
     for flag, field in SHORT_FLAGS.items():
         if flag in typed and f"--{field.replace('_', '-')}" not in typed:
@@ -74,7 +74,7 @@ def name_as_typed(text: str, argv: Sequence[str]) -> str:
 
 
 def check_config_flags(argv: Sequence[str]) -> None:
-    """Raise ValueError if a command with the flags of a configuration gets an unknown flag."""
+    """Raise ValueError if the command line `argv` has an unknown flag; commands without a configuration are ignored."""
     if argv[0] in _FLAGS:
         names = [f"{section}.{field}" for section, fields in CONFIG_FIELDS.items() for field in fields.split()]
         check_flags(argv, [f"--{name.replace('_', '-')}" for name in [*_FLAGS[argv[0]].split(), *names]])

@@ -1,1 +1,1 @@
-"""How good a run is: scores, distances, the validation split, sample grids."""
+"""Evaluation of runs: scores, distances, validation during training, sample grids."""

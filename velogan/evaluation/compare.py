@@ -152,7 +152,7 @@ def _extract_features(
 
 
 def _read_batches(folder: Folder, skipped: list[dict[str, str]]) -> Iterator[list[tuple[str, Tensor]]]:
-    """Yield (name, image) of pictures in the order of their names, consecutive ones of equal shape as one batch."""
+    """Yield batches of (name, image) in the order of `folder.names`; all images of a batch have one shape."""
     batch: list[tuple[str, Tensor]] = []
     for name in folder.names:
         try:
@@ -181,9 +181,9 @@ def _read(path: Path) -> Tensor:
 
 
 def _pair_metrics(fakes: Folder, reals: Folder, names: Sequence[str]) -> dict[str, Tensor]:
-    """Compute PSNR and SSIM, `(N,)` by name, of the pictures `names` in both folders.
+    """Compute PSNR in dB and SSIM, `(N,)` by metric, between the pictures `names` in both folders, pair by pair.
 
-    Pairs of different sizes have NaN; a metric is omitted if it is NaN for all pairs.
+    NaN for pairs of different sizes, and SSIM below 11 pixels; a metric that is NaN for all pairs is omitted.
     """
     metrics: dict[str, list[float]] = {"psnr_truth_db": [], "ssim_truth": []}
     for name in names:

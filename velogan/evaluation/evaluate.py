@@ -1,6 +1,6 @@
 """Scores of a run: its translations compared with true ones if these are known, and with real images.
 
-Every metric is reported together with those of real images and of the unchanged input.
+Every metric is reported together with its values for real images and for the unchanged input.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from velogan.translate.model import CheckpointChoice, Translator, Weights, load_
 from velogan.types import GENERATOR_FILES, Direction
 
 FeatureChoice = Literal["none"] | Judge
-"""The EfficientNet-Lite that extracts features."""
+"""The EfficientNet-Lite that extracts features, or none."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A translator to score: `weights` of a `checkpoint`, whose files are in `folder`."""
+    """A translator to score, by its `weights` and `checkpoint`; `folder` contains the files of the checkpoint."""
 
     checkpoint: CheckpointChoice
     weights: Weights
@@ -68,20 +68,20 @@ def evaluate(
         `split` of each score says which.
     `features`: the EfficientNet-Lite for Fréchet and kernel distance and, with `classes`, class shares. Default: none.
     `inception`: file with the standard weights for published FID and KID, or auto to download it to the cache.
-    `judges`: additional feature networks, for the same metrics over each.
+    `judges`: additional feature networks; the same metrics are computed over each.
     `classes`: ImageNet index by name.
     `checkpoint`: score only the last or the best checkpoint.
     `limit`: maximum number of test pictures of each domain, drawn by `seed`. Default: all.
-    `fp32`: compute translations in float32 by the plain layers, instead of as `translate` does.
+    `fp32`: compute translations in float32 by the plain network, not the accelerated one that `translate` uses.
 
-    If the file cannot be written, the key `unwritten` of the result says why. Scores of other `data` do not replace
-    those of the run's own: the key `unsaved` says so.
+    If scores.json cannot be written, the key `unwritten` of the result says why. Scores on other `data` do not replace
+    saved scores on the run's own data: the key `unsaved` says so.
     Raises ValueError with a hint if the run, the data or a file is missing or unusable.
     """
     run, task = Path(run), task or no_progress
     config = _read_config(run, data)
     check_arguments(classes, features, judges, limit)
-    folder = find_checkpoint(run, checkpoint or "last")  # imported weights may be of one direction
+    folder = find_checkpoint(run, checkpoint or "last")  # imported weights may have only one direction
     directions: list[Direction] = [
         direction
         for direction in config.method.directions
@@ -119,8 +119,8 @@ def evaluate(
         "data": {
             "path": list(config.data.path),
             "preprocess": config.data.preprocess,
-            "a": a.counts(),
-            "b": b.counts(),
+            "a": a.describe(),
+            "b": b.describe(),
         },
         "duplicates": _find_duplicates(a, b, train_images, task),
         "precision": "plain float32 (exact)" if fp32 else "as translate computes: see computed_in of networks",
@@ -214,7 +214,7 @@ def _read_config(run: Path, data: Sequence[str]) -> Config:
 
 
 def _has_scores_of(file: Path, config: Config) -> bool:
-    """Return whether `file` has the scores of a run on the data of its own configuration."""
+    """Return whether `file` contains scores on the data that `config` names."""
     try:
         return json.loads(file.read_text())["protocol"]["data"]["path"] == list(config.data.path)
     except (OSError, ValueError, LookupError, TypeError):
@@ -283,7 +283,7 @@ def _find_duplicates(
 
 
 def _describe_network(translator: Translator, target: DomainImages) -> dict[str, Any]:
-    """Return the entry of a translator in `networks` of the protocol."""
+    """Return the entry of a translator in the protocol's list `networks`."""
     assert translator.file is not None
     dtype = translator.dtype(rounded=target.images.format.dtype == "uint8")
     return {

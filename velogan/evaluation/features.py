@@ -25,7 +25,7 @@ INCEPTION_URL = (
 INCEPTION_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 
 Judge = Literal["lite1", "lite2"]
-"""The EfficientNet-Lite whose features score translations. Never Lite0: the preset `fast` trains on it."""
+"""The EfficientNet-Lite whose features score translations; not Lite0, since the preset `fast` trains with it."""
 
 JUDGE: Judge = "lite2"
 MISSING_JUDGE = f"{install_command(JUDGE)} adds metrics over pretrained features: FID, KID and class shares"
@@ -33,7 +33,7 @@ MISSING_JUDGE = f"{install_command(JUDGE)} adds metrics over pretrained features
 
 @dataclass(frozen=True)
 class FeatureNetwork:
-    """A pretrained network that gives features.
+    """A pretrained network that extracts features from images.
 
     `extract`: maps images `(B, C, H, W)` in [-1, 1] to features and logits by name, as in `metrics.registry.Features`.
     `record`: the network's description for the protocol.
@@ -46,7 +46,7 @@ class FeatureNetwork:
 def load_inception(file: Path, device: torch.device | str) -> FeatureNetwork:
     """Load the FID Inception network from its standard `.pth` file.
 
-    Raises ValueError if the file is missing or differs from the standard one in any bit.
+    Raises ValueError if the file is missing or its SHA-256 is not that of the standard file.
     """
     try:
         digest = sha256(file)
@@ -95,14 +95,14 @@ def fetch_inception(cache: Path, *, task: Task) -> Path:
 
 
 def default_features() -> Judge | Literal["none"]:
-    """Return the judge if its weights are installed, else none."""
+    """Return `JUDGE` if its weights are installed, else none."""
     return JUDGE if find_lite(JUDGE) else "none"
 
 
 def load_lite(variant: Judge, device: torch.device | str) -> FeatureNetwork:
     """Load EfficientNet-Lite1 or Lite2 from its installed package.
 
-    Raises ValueError with a hint if the package is missing or has other content.
+    Raises ValueError with a hint if the package is missing or its weights are not the expected ones.
     """
     published = find_lite(variant)
     if published is None:

@@ -47,7 +47,7 @@ class ImageSet:
         return normalize(pixels, self.format.range).permute(0, 3, 1, 2)
 
     def displayable(self) -> ImageSet:
-        """Return the images as shown to people: of slices with context slices only the centre slice."""
+        """Return the images without context slices: only the centre slice of each."""
         context = self.format.neighbours
         if not context:
             return self
@@ -95,7 +95,7 @@ class GroundTruth:
 class DomainImages:
     """The real images of one domain, from the `split` that `scoring_split` chooses.
 
-    `features`: the networks' outputs for them; `skipped`: names of unreadable files, each with the reason.
+    `features`: outputs of the feature networks for `images`; `skipped`: name and reason of each unreadable file.
     """
 
     domain: DomainSource
@@ -106,8 +106,8 @@ class DomainImages:
     skipped: tuple[tuple[str, str], ...]
     features: Features
 
-    def counts(self) -> dict[str, Any]:
-        """Return the number and the format of the images, for the protocol."""
+    def describe(self) -> dict[str, Any]:
+        """Return the number, sizes and pixel format of the images, for the protocol."""
         sizes = sorted(list(array.shape[:2]) for array in self.images.arrays)
         pixel_format = self.images.format
         return {
@@ -126,7 +126,7 @@ class DomainImages:
 def open_for_evaluation(
     source: ImageSource, domain: DomainSource, data: DataConfig, *, progress: Callable[[int, int], None] | None = None
 ) -> Domain:
-    """Open images of `domain`, preprocessed without random augmentation."""
+    """Open the images `source` of `domain`, preprocessed without random augmentation."""
     return open_domain(source, data, test=True, **data.read_options(domain.letter), progress=progress)
 
 
@@ -161,7 +161,7 @@ def open_ground_truth(
 
 
 def scoring_split(domain: DomainSource) -> tuple[Split, ImageSource]:
-    """Return the images to score on: the test split, else those held out for validation, else all of train."""
+    """Return the split to score on and its images: test, else validation (held-out training images), else train."""
     if domain.test is not None:
         return "test", domain.test
     if domain.validation is not None:
@@ -170,7 +170,7 @@ def scoring_split(domain: DomainSource) -> tuple[Split, ImageSource]:
 
 
 def random_subset(source: SourceT, count: int | None, seed: int) -> SourceT:
-    """Return `count` images drawn without replacement. Sources of equal length draw equal indices: pairs stay pairs."""
+    """Draw `count` images without replacement; None: all. Sources of equal length draw equal indices, to keep pairs."""
     if count is None or count >= len(source.names):
         return source
     indices = np.random.default_rng(seed).choice(len(source.names), size=count, replace=False)
@@ -178,6 +178,6 @@ def random_subset(source: SourceT, count: int | None, seed: int) -> SourceT:
 
 
 def _load_by_name(domain: Domain) -> dict[str, Tensor]:
-    """Return each image of the domain as `(1, C, H, W)` in [-1, 1]."""
+    """Return the images of the domain by name, each `(1, C, H, W)` in [-1, 1]."""
     images = ImageSet.from_domain(domain)
     return {name: images.to_batch(index) for index, name in enumerate(domain.names)}

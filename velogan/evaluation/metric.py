@@ -33,7 +33,7 @@ from velogan.translate.model import Translator
 from velogan.types import Direction
 
 RESAMPLED_SUFFIX = "/resampled"
-"""Suffix, in the log, of the list of the metric's values over bootstrap resamples of the held-out images."""
+"""Suffix of the log's key for the list of a metric's values over bootstrap resamples of the held-out images."""
 
 _PREFIX = "validation/"
 _ALWAYS_LOGGED = ("distance", "cycle_a", "cycle_b", "reconstruction_a", "reconstruction_b")
@@ -46,7 +46,7 @@ _CLASS_SHARE = r"(lite1|lite2)_share_class_(\d{1,3})"
 
 
 def parse_metric(text: str) -> str:
-    """Return the name in the log, `validation/...`, of the metric that the user calls `text`.
+    """Convert a metric's name as users write it to its key in the log, `validation/...`.
 
     Raises ValueError, which suggests the nearest name, if there is no such metric.
     """
@@ -152,7 +152,7 @@ class MetricValidation(Validation):
         return super().distance(direction, fake, expected)
 
     def _measure(self, direction: Direction) -> float | None:
-        """Return the metric of one direction's translations, None if there is none."""
+        """Return the metric for one direction; None if it is not defined there."""
         source, target = self.domains if direction == "a2b" else self.domains[::-1]
         if "_reconstruction" in self.metric_base:
             assert self.views.reconstruction is not None, "checked before"
@@ -211,25 +211,25 @@ def _open_scorer(
 
 
 def _with_ground_truth(sources: Sources, rendered: Path) -> Iterator[DomainSource]:
-    """Yield both domains with the held-out images in place of test images, and with their own true translations."""
+    """Yield both domains with held-out images, and their true translations if known, in place of the test images."""
     a, b = sources.a, sources.b
     assert a.validation is not None
     assert b.validation is not None
     is_paired = sources.aligned and a.validation.names == b.validation.names
-    answers = None
+    ground_truth = None
     names = {"A": a.validation.names, "B": b.validation.names}
     if isinstance(a.train, Folder):
-        answers = render_truth(a.train.directory.parent, names, into=rendered)  # pyright: ignore[reportArgumentType]
+        ground_truth = render_truth(a.train.directory.parent, names, into=rendered)  # pyright: ignore[reportArgumentType]
     for domain, other in ((a, b.validation), (b, a.validation)):
         truth = other.directory if is_paired and isinstance(other, Folder) else None
         mask = None
-        if answers:
-            truth, mask = answers / f"truth{domain.letter}", answers / f"mask{domain.letter}"
+        if ground_truth:
+            truth, mask = ground_truth / f"truth{domain.letter}", ground_truth / f"mask{domain.letter}"
         yield replace(domain, test=domain.validation, truth=truth, mask=mask)
 
 
 def _available_metrics(sources: Sources, metric: str, data: DataConfig, device: str) -> Mapping[Direction, list[str]]:
-    """Score black images; return the names of the metrics that held-out images allow, by direction."""
+    """Return the metrics that can be computed on held-out images, by direction; to find them, score black images."""
     scorer, domains = _open_scorer(sources, metric, data, device)
     names: dict[Direction, list[str]] = {}
     for direction in _DIRECTIONS:

@@ -55,7 +55,7 @@ def reconstruction_metrics(images: ImageSet, reconstructions: ImageSet) -> dict[
 
 
 def unrelated_structure(source: DomainImages, target: DomainImages, seed: int) -> float | None:
-    """Return the mean structure that images of `source` share with random ones of `target`; None if all are small."""
+    """Return the mean `structure` between images of `source` and random ones of `target`; None if all are too small."""
     order = torch.randperm(len(target.images), generator=torch.Generator().manual_seed(seed)).tolist()
     values = []
     for index in range(len(source.images)):
@@ -68,14 +68,14 @@ def unrelated_structure(source: DomainImages, target: DomainImages, seed: int) -
 
 
 def label_confusions(source: DomainImages, fakes: ImageSet, labels: Tensor) -> Tensor:
-    """Return a label confusion matrix per translation that has a true one of its shape: `(N, K, K)`."""
+    """Return confusion matrices `(N, K, K)` of the N translations with a known true translation of the same shape."""
     pairs = [(fakes.to_batch(index), truth) for index, truth in source.ground_truth.truths.items()]
     matrices = [confusion(fake, truth, labels) for fake, truth in pairs if fake.shape == truth.shape]
     return torch.cat([torch.zeros(0, len(labels), len(labels), dtype=torch.float64), *matrices])
 
 
 def cap_psnr(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return `metrics`, `(N,)` by name, with PSNRs limited to `MAX_PSNR_DB`, unless all of them are infinite."""
+    """Return `metrics`, `(N,)` by name, with PSNRs limited to `MAX_PSNR_DB`, unless no value of the metric is finite."""
     limits = {
         name: MAX_PSNR_DB if name.endswith("_db") and values.isfinite().any() else math.inf
         for name, values in metrics.items()

@@ -1,4 +1,4 @@
-"""Sample grids: the same test images, translated and back or reconstructed, over training time."""
+"""Sample grids: fixed test images, their translations, and translations back or reconstructions, during training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Sampler:
     A run that learns one direction has `-b2b.png` instead of `-b2a.png`: images of B through the generator to B, which
     should not change them.
 
-    They are translated by the generators of `views`, on the device and in the precision of `config`.
+    The generators of `views` translate the images, on the device and in the precision of `config`.
     """
 
     def __init__(self, config: Config, sources: Sources, views: InferenceGenerators, *, folder: Path, log: Log):
@@ -93,14 +93,14 @@ def translate_for_grid(
 def _load_examples(
     domain: DomainSource, other: DomainSource, data: DataConfig, count: int, multiple: int
 ) -> tuple[list[str], Tensor, Tensor | None]:
-    """Return names, inputs and truths `(N, C, H, W)` of evenly spaced test images; of train if there is no test."""
+    """Return names, inputs and truths (or None) `(N, C, H, W)` of evenly spaced test images, else training images."""
     prepared = _fixed_subset(domain.test or domain.train, domain, data, count)
     truths = None
     if domain.truth is not None and domain.test is not None:
         names = tuple(name for name in prepared.names if (domain.truth / name).is_file())
         if names == prepared.names:
             truths = open_for_evaluation(folder_of_pictures(domain.truth, names, data), other, data)
-            truths = truths if truths.names == names else None  # one cannot be read
+            truths = truths if truths.names == names else None  # a truth cannot be read
     size = common_size([*prepared.shapes, *(truths.shapes if truths else [])], multiple)
     return list(prepared.names), center_crops(prepared, size), center_crops(truths, size) if truths else None
 
@@ -125,7 +125,7 @@ def _fixed_subset(source: ImageSource, domain: DomainSource, data: DataConfig, c
 
 
 def evenly_spaced(count: int, size: int) -> list[int]:
-    """Return at most `size` of the numbers below `count`, evenly spaced."""
+    """Return at most `size` evenly spaced indices below `count`."""
     return sorted({int(i) for i in np.linspace(0, count - 1, min(size, count))})
 
 

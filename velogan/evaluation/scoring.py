@@ -1,4 +1,4 @@
-"""Metrics of one translator, with those of real images and of the unchanged input for comparison."""
+"""Metrics of one translator, compared with the metrics of real images and of the unchanged input."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ SPLITS: dict[Split, str] = {
     "validation": "; on held-out training pictures, by which the best checkpoint was chosen",
     "train": "; on training pictures, which the run was trained on: too good for new ones",
 }
-"""End of a metric's description: which pictures were scored."""
+"""The end of a metric's description by split: it says which pictures were scored."""
 
 
 @dataclass(frozen=True)
 class ReferenceScores:
-    """Metrics of one direction by name, to compare translations with.
+    """Reference values by name of the metric, for one direction.
 
-    `real`: of real target images, compared as `real_of` says; `baseline`: of the unchanged inputs.
+    `real`: for real target images, compared with the images that `real_of` describes; `baseline`: for unchanged inputs.
     """
 
     real: dict[str, float]
@@ -68,7 +68,7 @@ class Scorer:
     """Scores translators on images that are preprocessed as `data` says.
 
     `networks`: feature networks for distances and class shares.
-    `classes`: class index by name, whose shares are measured.
+    `classes`: index by name of the classes whose shares are measured.
     `limit`: maximum number of images of each domain, drawn by `seed`; None: all.
     `task`: reports progress.
     """
@@ -91,7 +91,7 @@ class Scorer:
         return DomainImages(domain, split, prepared.names, images, ground_truth, prepared.skipped, features)
 
     def reference_scores(self, source: DomainImages, target: DomainImages) -> ReferenceScores:
-        """Score real images of `target`, and the images of `source`, in place of translations from `source`."""
+        """Score real images of `target`, and the unchanged images of `source`, as if they were translations."""
         real, real_of = self._score_real_images(len(source.images), target)
         real["retrieval"] = CHANCE
         unrelated = per_image.unrelated_structure(source, target, self.seed)
@@ -107,7 +107,7 @@ class Scorer:
         return ReferenceScores(real, {name: metric.value for name, metric in baseline.items()}, real_of)
 
     def _score_real_images(self, count: int, target: DomainImages) -> tuple[dict[str, float], str]:
-        """Compare real target images with at most `count` other ones; return metrics by name, and what was compared."""
+        """Compare `target` with at most `count` other real images; return metrics by name, and what was compared."""
         domain, name = target.domain, target.domain.name
         shares = class_shares(target.features, self.classes, seed=self.seed)
         if target.split == "train" or not domain.train.names:
@@ -166,7 +166,7 @@ class Scorer:
     def translate_all(
         self, translator: Translator, source: DomainImages, pixel_format: PixelFormat, phase: str
     ) -> ImageSet:
-        """Translate the images of `source`, computed and rounded as by the command `translate`."""
+        """Translate the images of `source` with the computation and rounding of the command `translate`."""
 
         def translate(images: Tensor) -> Tensor:
             outputs = translator.translate_fast(images, rounded=pixel_format.dtype == "uint8")
@@ -176,7 +176,7 @@ class Scorer:
         return ImageSet([image.numpy() for image in outputs], replace(pixel_format, channels=outputs[0].shape[-1]))
 
     def _special_keys(self, name: str, source: DomainImages, fakes: ImageSet) -> dict[str, Any]:
-        """Return additional keys of a score: the class of a share, or each label's agreement for `label_iou`."""
+        """Return additional keys of a score: the class of a share; for `label_iou`, each label's accuracy and IoU."""
         labels = source.ground_truth.labels
         if is_share(name):
             return {"class": class_name(name, self.classes)}
@@ -209,9 +209,9 @@ class Scorer:
     def compute_metrics(
         self, source: DomainImages, target: DomainImages, fakes: ImageSet, features: Features, *, resample: bool
     ) -> dict[str, MetricValue]:
-        """Compute all metrics of `fakes`, which stand for translations of the images of `source`.
+        """Compute all metrics of `fakes` as translations of the images of `source`.
 
-        `features`: those of `fakes`. `resample`: also give intervals of distances.
+        `features`: features of `fakes`, see `extract_features`. `resample`: also compute intervals of distances.
         """
         labels = source.ground_truth.labels
         metrics = image_means(per_image.translation_metrics(source, fakes), seed=self.seed)
@@ -221,7 +221,7 @@ class Scorer:
         return metrics | class_shares(features, self.classes, seed=self.seed)
 
     def extract_features(self, images: ImageSet, phase: str) -> Features:
-        """Return the networks' features and logits of images, and patches if all images have one size."""
+        """Return the features and logits of images by all networks, and patches if all images have one size."""
         images = images.displayable()
         equal_sizes = len({array.shape for array in images.arrays}) == 1
 
@@ -245,7 +245,7 @@ def distances_between_halves(features: Features, seed: int) -> dict[str, MetricV
 
 
 def no_progress(_name: str) -> Callable[[int, int], None]:
-    """Report no progress; a `Task`."""
+    """Report no progress; this is the `Task` for calls without one."""
     return lambda _done, _total: None
 
 

@@ -31,7 +31,7 @@ def render_table(result: Mapping[str, Any]) -> Table:
     An arrow shows whether higher or lower is better; the second line of a row is half the width of the 95 % interval.
     """
     protocol, (columns, rows) = result["protocol"], group_scores(result["scores"])
-    last_is_best = ["best"] if protocol.get("best") == SAME_AS_LAST else []
+    best_title = ["best"] if protocol.get("best") == SAME_AS_LAST else []
     table = Table(
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -39,16 +39,16 @@ def render_table(result: Mapping[str, Any]) -> Table:
         caption_justify="left",
     )
     titles = [column_title(column).replace(" ", "\n") for column in columns]
-    for title in ("score", *titles, *last_is_best, "unchanged\ninput", "real\npictures"):
-        left = title == "score"
-        table.add_column(title, no_wrap=not left, overflow="fold", justify="left" if left else "right")
+    for title in ("score", *titles, *best_title, "unchanged\ninput", "real\npictures"):
+        is_text = title == "score"
+        table.add_column(title, no_wrap=not is_text, overflow="fold", justify="left" if is_text else "right")
     for title, section in groupby(rows, key=lambda row: _section_title(row.first, protocol)):
         if title:
             table.add_section()
             table.add_row(f"[bold]{escape(title)}[/bold]")
         for row in section:
             arrow = {"higher": "↑", "lower": "↓"}.get(row.first["better"], "")
-            cells = [_cell(row.by_column.get(column)) for column in columns] + ["= last" for _ in last_is_best]
+            cells = [_cell(row.by_column.get(column)) for column in columns] + ["= last" for _ in best_title]
             baseline, real = (_value_text(row.first, row.first[key]) for key in ("baseline", "real"))
             table.add_row(f"{escape(display_name(row.first))} {arrow}", *cells, baseline, real)
     return table
@@ -64,7 +64,7 @@ def domain_names(protocol: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def duplicates_warning(result: Mapping[str, Any]) -> str | None:
-    """Return one line that names scored images that are in the training data too; None if there are none."""
+    """Return one line with the names of scored images that are also in the training data; None if there are none."""
     duplicates = result["protocol"].get("duplicates") or []
     if not duplicates:
         return None
@@ -90,14 +90,14 @@ def _notes(protocol: Mapping[str, Any]) -> list[str]:
 
 
 def _split_notes(protocol: Mapping[str, Any]) -> list[str]:
-    """Return what the reader must know if the scored images are not test images."""
+    """Return a note for each scored split that is not test."""
     notes = {
         "validation": "held-out pictures: there are no test pictures, so training pictures that were held out are "
         "scored. The networks were not trained on them, but the best checkpoint was chosen by them.",
         "train": "training pictures: there are no others, so the scores say little about new pictures. To score test "
         "pictures: --data A B",
     }
-    splits = {side["split"] for key, side in protocol.get("data", {}).items() if key in ("a", "b")}
+    splits = {domain["split"] for key, domain in protocol.get("data", {}).items() if key in ("a", "b")}
     return [note for split, note in notes.items() if split in splits]
 
 
@@ -114,7 +114,7 @@ def _unreadable_notes(protocol: Mapping[str, Any]) -> list[str]:
 
 
 def _section_title(score: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
-    """Return the direction, and which images were scored if they are not test images."""
+    """Return the names of the domains, and the split if it is not test."""
     direction = score["direction"]
     names = domain_names(protocol).get(direction, ())
     return ", ".join(filter(None, [" → ".join(names) or direction, split_note(score)]))

@@ -1,4 +1,4 @@
-"""Uncertainty maps for a run's translator, by its autoencoder or by the generator of the other direction."""
+"""Choice of the uncertainty estimator of a run: by its autoencoder or by the generator of the other direction."""
 
 from __future__ import annotations
 

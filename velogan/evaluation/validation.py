@@ -26,7 +26,7 @@ _FEATURE_BATCH_SIZE = 8
 
 
 class Validation:
-    """Scores `views`, averaged generators by direction, on the held-out images of both domains.
+    """Scores the averaged generators of `views` on the held-out images of both domains.
 
     The score is the sliced Wasserstein distance from translations to real images, averaged over scales and directions.
     If a discriminator uses a pretrained network's features, the same distance over feature maps is logged too, and
@@ -63,8 +63,8 @@ class Validation:
         shapes = [*a.shapes, *b.shapes]  # training sees a window of each
         size = common_size([*shapes, *(crop_shape(data, shape) for shape in shapes)], spec.multiple)
         self.a, self.b = center_crops(a, size), center_crops(b, size)
-        by = f", by {self.features}" if self.features else ""
-        self.description = f"{len(self.a)} held-out {sources.a.name} and {len(self.b)} held-out {sources.b.name}{by}"
+        judge = f", by {self.features}" if self.features else ""
+        self.description = f"{len(self.a)} held-out {sources.a.name} and {len(self.b)} held-out {sources.b.name}{judge}"
         self._cached_maps: tuple[list[Tensor], list[Tensor]] | None = None
         self._cached_baseline: dict[str, float] | None = None
 
@@ -96,7 +96,7 @@ class Validation:
         return {**scores, **errors, **failures, **self.identity_baseline()}
 
     def identity_baseline(self) -> dict[str, float]:
-        """Return the score of the unmodified inputs; empty if inputs and targets are not comparable."""
+        """Return the scores of the unchanged inputs; empty if the images of A and B differ in shape."""
         if self._cached_baseline is None:
             self._cached_baseline = {}
             if self.a.shape[1:] == self.b.shape[1:]:
@@ -142,8 +142,8 @@ def _patch_distance(fake: Tensor, real: Tensor) -> float:
 def _choose_features(used: Set[str]) -> str | None:
     """Return the network whose feature maps are compared; None if discriminators use none.
 
-    It is the judge if that is installed and not one of those `used` by discriminators. A custom feature network is used
-    as its own judge, since the default judge may not suit its image domain.
+    `JUDGE` if it is installed and the networks `used` by discriminators are other EfficientNet-Lites, else one of
+    `used`: a custom network is also its own judge, since `JUDGE` may not suit the images that it was made for.
     """
     judge_fits = JUDGE not in used and used <= set(LITE_SHA256) and find_lite(JUDGE) is not None
     return JUDGE if used and judge_fits else min(used, default=None)
