@@ -75,7 +75,7 @@ def label_confusions(source: DomainImages, fakes: ImageSet, labels: Tensor) -> T
 
 
 def cap_psnr(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return `metrics`, `(N,)` by name, with PSNRs limited to `MAX_PSNR_DB`, unless no value of the metric is finite."""
+    """Return `metrics`, `(N,)` by name, with PSNRs limited to `MAX_PSNR_DB` if any value of the metric is finite."""
     limits = {
         name: MAX_PSNR_DB if name.endswith("_db") and values.isfinite().any() else math.inf
         for name, values in metrics.items()

@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from velogan.files import __version__, atomic_write, did_you_mean, looks_like_file_name, write_text
-from velogan.interchange.card import SIGNATURE, CardMetadata, Files, card
+from velogan.interchange.card import SIGNATURE, CardMetadata, Files, render_card
 from velogan.interchange.export import SUFFIXES, Format, export, save_reference
 from velogan.interchange.hub import CONFIG, EXAMPLE, MANIFEST, PAGE, WEIGHTS
 from velogan.interchange.site import check_for_browsers, fetch_runtime, write_site
@@ -45,11 +45,11 @@ class ExportOptions:
 def write_export(path: Path, out: Path, *, format: Format, options: ExportOptions = ExportOptions()) -> dict[str, Any]:
     """Export the generators of `path`, a run or a weights file, and check the written files against PyTorch.
 
-    If `out` has the suffix of the format, write one file, else a folder with a file per direction. A folder of format
-    reference resembles the reference implementation's `checkpoints/NAME`, with the discriminators that it supports;
-    one of format hub can be uploaded, and is also a checkpoint of velogan; one of format web is a static web site.
+    If `out` has the suffix of the format, write one file, else a folder with a file per direction. For format reference
+    the folder resembles `checkpoints/NAME` of the reference implementation, with the discriminators that it supports;
+    for format hub it can be uploaded, and is also a checkpoint of velogan; for format web it is a static web site.
 
-    Return `file`, `max_difference` from PyTorch for values in [-1, 1], `megabytes`, `card` (the model card's file), and
+    Returns `file`, `max_difference` from PyTorch for values in [-1, 1], `megabytes`, `card` (the file of the card), and
     for format web `half`: whether weights are stored in float16. Raises ValueError if the options do not fit or `out`
     would overwrite other files.
     """
@@ -83,7 +83,7 @@ def write_export(path: Path, out: Path, *, format: Format, options: ExportOption
     example = EXAMPLE if metadata.picture else None
     if metadata.picture:
         _write_example(next(iter(models.values())), metadata.picture, out / EXAMPLE)
-    write_text(card_file, card(files, metadata, format=format, left_out=left_out, example=example))
+    write_text(card_file, render_card(files, metadata, format=format, left_out=left_out, example=example))
     if format == "hub":
         _write_manifests(out, files)
     if format == "web":
@@ -143,7 +143,7 @@ def _file_stem(direction: Direction, format: Format, *, is_only: bool) -> str:
 
 
 def _write_discriminators(models: Mapping[Direction, Translator], out: Path) -> list[str]:
-    """Write the discriminators of the checkpoint; return the roles that the reference implementation lacks."""
+    """Write the discriminators of the checkpoint; return the roles that the reference does not support."""
     left_out = []
     file = next(iter(models.values())).file
     assert file is not None

@@ -40,10 +40,10 @@ _RUN_TORCH = """translate = torch.export.load("{}").module(check_guards=False)
 translated = translate(torch.from_numpy(images)).numpy()"""
 
 SIGNATURE = "Written by velogan "
-"""The first words of the last line of every card, by which its author is recognised."""
+"""The first words of the last line of every card, by which velogan recognises cards that it wrote."""
 
 Files = Mapping[Direction, tuple[Translator, Exported]]
-"""The generators by direction, each with the file that was written of it."""
+"""The generators by direction, each with its exported file."""
 
 
 @dataclass(frozen=True)
@@ -66,33 +66,33 @@ class CardMetadata:
             )
 
 
-def card(
+def render_card(
     files: Files, metadata: CardMetadata, *, format: Format, left_out: list[str], example: str | None = None
 ) -> str:
-    """Return the card as Markdown, made from card.md; that of format hub begins with the YAML that the hub reads.
+    """Return the card as Markdown, made from card.md; for format hub it begins with the YAML that the hub reads.
 
-    left_out: roles of networks that the format cannot hold
+    left_out: roles of networks that the format does not support
     example: the name of a picture beside the card
     """
-    name = (metadata.name or "").rpartition("/")[2]
+    name = metadata.name or ""
     licence = f"`{metadata.license}`, as its publisher states." if metadata.license else _UNSTATED
     text = _template("card.md").format(
-        title=name or ", ".join(exported.file.name for _, exported in files.values()),
+        title=name.rpartition("/")[2] or ", ".join(exported.file.name for _, exported in files.values()),
         directions=" and ".join(
             f"{direction}: {' to '.join(model.domains) if model.header.get('data') else 'unknown pictures'}"
             for direction, (model, _) in files.items()
         ),
         example=f"\n![before and after]({example})\n" if example else "",
-        files="".join(_file(direction, *file, metadata, format) for direction, file in files.items()),
+        files="".join(_describe_file(direction, *file, name, format) for direction, file in files.items()),
         left_out=f"\nLeft out, since the format has no such network: {', '.join(left_out)}.\n" if left_out else "",
-        scores=_scores(files),
+        scores=_format_scores(files),
         licence=f"\n## Licence\n\nOf these weights: {licence}\n" if format == "hub" else "",
     )
-    header = _header(files, metadata) if format == "hub" else ""
+    header = _yaml_header(files, metadata) if format == "hub" else ""
     return f"{header}{text}{SIGNATURE}{__version__}, PyTorch {torch.__version__}.\n"
 
 
-def _header(files: Files, metadata: CardMetadata) -> str:
+def _yaml_header(files: Files, metadata: CardMetadata) -> str:
     methods = sorted({str(model.header.get("method", "unknown")) for model, _ in files.values()} - {"unknown"})
     fields = {
         "library_name": "velogan",
@@ -106,8 +106,8 @@ def _header(files: Files, metadata: CardMetadata) -> str:
     return f"---\n{yaml.safe_dump(known_fields, sort_keys=False, allow_unicode=True)}---\n"
 
 
-def _file(direction: Direction, model: Translator, exported: Exported, metadata: CardMetadata, format: Format) -> str:
-    """Return the section of one file: a table of its properties and the code that runs it."""
+def _describe_file(direction: Direction, model: Translator, exported: Exported, name: str, format: Format) -> str:
+    """Return the section of one file: a table of its properties and code that runs it. `name`: OWNER/NAME, or empty."""
     header = model.header
     network = RecognisedNetwork(header, model.net.state_dict())
     difference = f"at most {exported.max_difference:.2g}" if exported.max_difference else "no difference at all"
@@ -122,7 +122,7 @@ def _file(direction: Direction, model: Translator, exported: Exported, metadata:
         "output": f"`(B, {header.get('out_channels', 3)}, H, W)` float32 in [-1, 1]",
         "pixels": f"{_pixel_text(header.get('input'))} in, {_pixel_text(header.get('output'))} out, for -1 to 1",
         "checked": f"{difference} from eager PyTorch in float32 at {sizes}, by {exported.runtime}",
-        "trained on": _data(header),
+        "trained on": _describe_data(header),
         "images seen": header.get("images_seen", "unknown"),
         "weights": f"{header.get('weights', 'unknown')}, of `{model.file.name if model.file else 'memory'}`",
         "SHA-256": sha256(exported.file),
@@ -132,13 +132,13 @@ def _file(direction: Direction, model: Translator, exported: Exported, metadata:
     if format == "reference":
         rows["flags"] = f"`{' '.join(reference_flags(header))}`"
     lines = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
-    code = _code(model, exported.file, format)
+    code = _example_code(model, exported.file, format)
     if format == "hub":
-        code = _LOAD_FROM_HUB.format(name=metadata.name or "OWNER/NAME", direction=direction)
+        code = _LOAD_FROM_HUB.format(name=name or "OWNER/NAME", direction=direction)
     return f"\n## {exported.file.name}\n\n| | |\n|---|---|\n{lines}{code}"
 
 
-def _code(model: Translator, file: Path, format: Format) -> str:
+def _example_code(model: Translator, file: Path, format: Format) -> str:
     """Return Python code, made from card_code.md, that translates a photo, or an array if no photo fits the model."""
     if format not in ("onnx", "torch"):
         return ""
@@ -149,7 +149,7 @@ def _code(model: Translator, file: Path, format: Format) -> str:
         if is_picture
         else 'np.save("translated.npy", pixels)'
     )
-    (low, high), (low_out, high_out) = (form.range or full_range(form.dtype) for form in (model.input, model.output))
+    (low, high), (low_out, high_out) = (fmt.range or full_range(fmt.dtype) for fmt in (model.input, model.output))
     return _template("card_code.md").format(
         library="onnxruntime" if format == "onnx" else "torch",
         read=f'np.atleast_3d(Image.open("photo.jpg").convert("{mode}"))'
@@ -170,9 +170,9 @@ def _template(name: str) -> str:
     return resources.files("velogan.interchange").joinpath(name).read_text(encoding="utf-8")
 
 
-def _pixel_text(form: Any) -> str:
+def _pixel_text(pixel_format: Any) -> str:
     """Return the pixel format of a header in words."""
-    fields = dict(form) if isinstance(form, Mapping) else {}
+    fields = dict(pixel_format) if isinstance(pixel_format, Mapping) else {}
     kind, neighbours = fields.get("dtype", "uint8"), fields.get("neighbours")
     description = f"{kind} {list(fields['range'])}" if fields.get("range") else f"{kind}, whole range"
     details = []
@@ -186,19 +186,19 @@ def _pixel_text(form: Any) -> str:
     return f"{description} ({'; '.join(details)})" if details else description
 
 
-def _data(header: Mapping[str, Any]) -> str:
+def _describe_data(header: Mapping[str, Any]) -> str:
     data = header.get("data")
     if not isinstance(data, Mapping):
         return "unknown: the weights were imported" if header.get("method") == "imported" else "unknown"
     return f"{data.get('a')} and {data.get('b')}, {data.get('preprocess')}, {header.get('image_size')} pixels"
 
 
-def _scores(files: Files) -> str:
+def _format_scores(files: Files) -> str:
     """Return the scores of exactly these weights, from `scores.json` of their run, and the images that were scored."""
     rows, protocol = [], {}
     for direction, (model, _) in files.items():
         try:
-            model_protocol, model_rows = _scores_of(direction, model)
+            model_protocol, model_rows = _find_scores(direction, model)
         except (OSError, ValueError, KeyError, TypeError):
             continue
         rows += model_rows
@@ -214,16 +214,16 @@ def _scores(files: Files) -> str:
     return "\n".join([*lines, f"- scored on {images} by velogan {protocol.get('velogan', '')}"])
 
 
-def _scores_of(direction: Direction, model: Translator) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the protocol and the scores of `model`, a file in a checkpoint of the scored run."""
+def _find_scores(direction: Direction, model: Translator) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the protocol and the scores of the weights of `model`, from the scores.json of its run; empty if none."""
     if model.file is None:
         return {}, []
     file = model.file.absolute().parent.parent.parent / "scores.json"
     scores = json.loads(file.read_text(encoding="utf-8"))
-    networks, digest = scores["protocol"]["networks"], sha256(model.file)
+    nets, digest = scores["protocol"]["networks"], sha256(model.file)
     keys = ("direction", "weights", "checkpoint")
-    same = [[net[key] for key in keys] for net in networks if (net["direction"], net["sha256"]) == (direction, digest)]
-    return scores["protocol"], [row for row in scores["scores"] if [row[key] for key in keys] in same[:1]]
+    matches = [[net[key] for key in keys] for net in nets if (net["direction"], net["sha256"]) == (direction, digest)]
+    return scores["protocol"], [row for row in scores["scores"] if [row[key] for key in keys] in matches[:1]]
 
 
 def _table_row(score: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ MAX_DIFFERENCE = 1e-3
 """Maximum difference of an export from eager PyTorch, for values in [-1, 1]."""
 
 MAX_DIFFERENCE_HALF = 2 / 255
-"""As `MAX_DIFFERENCE`, for weights in float16: one of 255 levels. If it is exceeded, weights stay float32."""
+"""Maximum difference with float16 weights: one of 255 levels. If it is exceeded, weights stay float32."""
 
 _REQUIRED_MODULES = ("onnx", "onnxscript", "onnxruntime")
 _MAX_SIDE = 2**14  # pixels
@@ -94,7 +94,7 @@ def export(
         suffixed = tmp_path.with_name(tmp_path.name + SUFFIXES[format])  # libraries depend on the suffix
         try:
             run, runtime = write(model, suffixed)
-            sizes = _sizes(model)
+            sizes = _choose_sizes(model)
             difference = _max_difference(model, run, sizes)
             if not difference <= MAX_DIFFERENCE:
                 raise ValueError(
@@ -146,10 +146,10 @@ def _convert_weights_to_half(file: Path, half_file: Path) -> None:
     onnx.save(program, half_file)
 
 
-Run = Callable[[Tensor], Tensor]
+RunNetwork = Callable[[Tensor], Tensor]
 
 
-def run_onnx(file: Path) -> Run:
+def run_onnx(file: Path) -> RunNetwork:
     """Return the network of an ONNX file as a function, computed by ONNX Runtime on the CPU."""
     import onnxruntime
 
@@ -157,11 +157,11 @@ def run_onnx(file: Path) -> Run:
     return lambda images: torch.from_numpy(session.run(None, {"image": images.numpy()})[0])
 
 
-def _write_onnx(model: Translator, file: Path, *, license: str | None) -> tuple[Run, str]:
+def _write_onnx(model: Translator, file: Path, *, license: str | None) -> tuple[RunNetwork, str]:
     with _suppress_output():
         program = torch.onnx.export(
             _ExportedNet(model.net).eval(),
-            (_example(model),),
+            (_example_inputs(model),),
             dynamo=True,
             dynamic_shapes=(_dynamic_shapes(model),),
             external_data=False,
@@ -191,10 +191,10 @@ def _metadata(model: Translator, license: str | None) -> dict[str, str]:
     return {name: value for name, value in metadata.items() if value != "null"}
 
 
-def _write_torch(model: Translator, file: Path) -> tuple[Run, str]:
+def _write_torch(model: Translator, file: Path) -> tuple[RunNetwork, str]:
     with _suppress_output():
         program = torch.export.export(
-            _ExportedNet(model.net).eval(), (_example(model),), dynamic_shapes=(_dynamic_shapes(model),)
+            _ExportedNet(model.net).eval(), (_example_inputs(model),), dynamic_shapes=(_dynamic_shapes(model),)
         )
         buffer = io.BytesIO()  # torch aborts the process if it writes to a full disk
         torch.export.save(program, buffer)
@@ -203,7 +203,7 @@ def _write_torch(model: Translator, file: Path) -> tuple[Run, str]:
     return loaded, f"torch.export of PyTorch {torch.__version__}"
 
 
-def _write_reference(model: Translator, file: Path) -> tuple[Run, str]:
+def _write_reference(model: Translator, file: Path) -> tuple[RunNetwork, str]:
     save_reference(RecognisedNetwork(model.header, model.net.state_dict()), file)
     network = recognise(read_tensors(file), file=file)
     net = build_network(network.header)
@@ -211,13 +211,13 @@ def _write_reference(model: Translator, file: Path) -> tuple[Run, str]:
     return net.eval(), "the weights as they are read back"
 
 
-def _write_hub(model: Translator, file: Path) -> tuple[Run, str]:
+def _write_hub(model: Translator, file: Path) -> tuple[RunNetwork, str]:
     save_network(file, model.net.state_dict(), model.header)
     return load_translator(file), "the weights as they are read back"
 
 
 def save_reference(network: RecognisedNetwork, file: Path) -> None:
-    """Write a `.pth` of the reference implementation. Raises ValueError if that does not support the network."""
+    """Write a `.pth` of the reference implementation. Raises ValueError if it cannot represent the network."""
     torch.save({name: value.contiguous() for name, value in to_reference(network).items()}, file)
 
 
@@ -248,18 +248,18 @@ def _dynamic_shapes(model: Translator) -> Mapping[int, Any]:
     return {0: torch.export.Dim("batch", max=2**12), **sides}
 
 
-def _sizes(model: Translator) -> list[Size]:
+def _choose_sizes(model: Translator) -> list[Size]:
     side, more = max(64, model.multiple), max(model.multiple, 36)
     return [(side, side), (side, 2 * side), (side + more, side)]
 
 
-def _example(model: Translator) -> Tensor:
+def _example_inputs(model: Translator) -> Tensor:
     side = max(64, 2 * model.multiple)
     return torch.zeros(2, model.header.get("in_channels", 3), side, side + max(32, model.multiple))
 
 
 @torch.inference_mode()
-def _max_difference(model: Translator, run: Run, sizes: list[Size]) -> float:
+def _max_difference(model: Translator, run: RunNetwork, sizes: list[Size]) -> float:
     """Return the largest difference on an image of noise and on two smooth images of each size."""
     generator, channels = torch.Generator().manual_seed(0), model.header.get("in_channels", 3)
     differences = []
@@ -273,7 +273,7 @@ def _max_difference(model: Translator, run: Run, sizes: list[Size]) -> float:
 
 @contextmanager
 def _suppress_output() -> Iterator[None]:
-    """Silence the exporters' log messages and warnings, without gradients."""
+    """Silence log messages and warnings of the exporters, and disable gradients, in this context."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -39,7 +39,7 @@ def resolve_model_path(path: Path | str) -> Path:
 
 
 def resolve_repo(path: Path | str) -> Path:
-    """Return the local path of a model as `resolve_model_path`, but also accept OWNER/NAME without `hf://`."""
+    """Return the local path of a model as `resolve_model_path` does; also accept OWNER/NAME without `hf://`."""
     if not Path(path).exists() and isinstance(path, str) and _NAME.fullmatch(path):
         return download(path)
     return resolve_model_path(path)
@@ -94,7 +94,7 @@ def require_hub() -> None:
 def _translate_hub_errors(name: str) -> Iterator[Any]:
     """Yield the hub's client; translate its errors to a ValueError or OSError of one sentence.
 
-    All exceptions are caught, because some are those of its HTTP library, which depends on the version.
+    All exceptions are caught, because some come from its HTTP library, which differs between versions.
     """
     require_hub()
     from huggingface_hub import HfApi, errors

@@ -1,4 +1,4 @@
-"""Import of networks that the reference implementation trained into a run folder."""
+"""Import of the reference implementation's networks into a run folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from velogan.translate.weights import load_reference_file, load_reference_folder
 
 
 def import_reference(source: Path, run: Path, *, picture_statistics: bool = False) -> dict[str, Any]:
-    """Create the run folder `run` from one file or from a folder `checkpoints/NAME`; return `run` and `networks`.
+    """Create the run folder `run` from a `.pth` file or a folder `checkpoints/NAME`; return `run` and `networks`.
 
     A file becomes the direction a2b; a folder with both generators becomes a run that training can start from.
     `picture_statistics`: batch norm of generators uses the statistics of each image instead of those of training.
@@ -27,14 +27,14 @@ def import_reference(source: Path, run: Path, *, picture_statistics: bool = Fals
         raise ValueError(f"{run} exists already: choose a new folder")
     if not source.exists():
         raise ValueError(f"{source} does not exist: give a .pth file or a folder checkpoints/NAME")
-    networks = _usable(source)
+    networks = _load_usable(source)
     if picture_statistics:
-        networks = _by_picture(networks, source)
-    config = _config(networks)
+        networks = _use_picture_statistics(networks, source)
+    config = _build_config(networks)
     nets = {role: build_network(network.header) for role, network in networks.items()}
     for role, net in nets.items():
         net.load_state_dict(networks[role].state)
-    headers = {role: _header(role, network, config) for role, network in networks.items()}
+    headers = {role: _build_header(role, network, config) for role, network in networks.items()}
     save_checkpoint(run, images=0, networks=nets, headers=headers, state=None, clock=None)
     write_text(run / "config.yaml", to_yaml(config))
     origin = {"imported": str(source), "picture_statistics": picture_statistics}
@@ -46,8 +46,8 @@ def import_reference(source: Path, run: Path, *, picture_statistics: bool = Fals
     return {"run": str(run), "networks": records}
 
 
-def _usable(source: Path) -> dict[str, RecognisedNetwork]:
-    """Return the generators, and the discriminators whose input channels match the generators' outputs."""
+def _load_usable(source: Path) -> dict[str, RecognisedNetwork]:
+    """Load the generators, and the discriminators whose input channels match the generators' outputs."""
     if source.is_dir():
         networks = load_reference_folder(source)
     else:
@@ -68,7 +68,7 @@ def _usable(source: Path) -> dict[str, RecognisedNetwork]:
     }
 
 
-def _by_picture(networks: dict[str, RecognisedNetwork], source: Path) -> dict[str, RecognisedNetwork]:
+def _use_picture_statistics(networks: dict[str, RecognisedNetwork], source: Path) -> dict[str, RecognisedNetwork]:
     norms = {role: network.header["config"]["norm"] for role, network in networks.items() if network.is_generator}
     if "batch" not in norms.values():
         raise ValueError(
@@ -80,7 +80,7 @@ def _by_picture(networks: dict[str, RecognisedNetwork], source: Path) -> dict[st
     }
 
 
-def _config(networks: dict[str, RecognisedNetwork]) -> Config:
+def _build_config(networks: dict[str, RecognisedNetwork]) -> Config:
     sections: dict[str, Any] = {}
     for letter, section in (("G", "generator"), ("D", "discriminator")):
         first, second = (networks.get(f"{letter}_{suffix}") for suffix in "AB")
@@ -93,7 +93,7 @@ def _config(networks: dict[str, RecognisedNetwork]) -> Config:
     return Config().change(data={"channels_a": header["in_channels"], "channels_b": header["out_channels"]}, **sections)
 
 
-def _header(role: str, network: RecognisedNetwork, config: Config) -> dict[str, Any]:
+def _build_header(role: str, network: RecognisedNetwork, config: Config) -> dict[str, Any]:
     facts = {"role": role, "weights": "raw", "method": "imported", "image_size": config.data.crop_size}
     header = {**network.header, **facts, "images_seen": 0}
     if network.is_generator:

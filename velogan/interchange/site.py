@@ -20,7 +20,7 @@ from velogan.translate.model import Translator
 from velogan.types import Direction
 
 RUNTIME = "onnxruntime-web-1.30.0.tgz"
-"""The file of the npm package, by Microsoft, under the MIT licence."""
+"""The npm package of ONNX Runtime for browsers, by Microsoft, under the MIT licence."""
 
 ADDRESS = f"https://registry.npmjs.org/onnxruntime-web/-/{RUNTIME}"
 INTEGRITY = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
@@ -80,13 +80,13 @@ def _is_pinned(data: bytes) -> bool:
 
 def check_for_browsers(model: Translator) -> None:
     """Raise ValueError if `model` was not trained on grey or RGB images of 8 or 16 bits, which browsers can read."""
-    for side, form in (("reads", model.input), ("writes", model.output)):
-        if form.channels not in (1, 3):
+    for side, pixel_format in (("reads", model.input), ("writes", model.output)):
+        if pixel_format.channels not in (1, 3):
             raise ValueError(
                 f"format=web: browsers show grey or RGB, and this generator {side} "
-                f"{pluralize(form.channels, 'channel')}: choose format=onnx"
+                f"{pluralize(pixel_format.channels, 'channel')}: choose format=onnx"
             )
-        low, high = form.range or (0.0, 255.0)
+        low, high = pixel_format.range or (0.0, 255.0)
         if (low, high) not in ((0.0, 255.0), (0.0, 65535.0)):
             raise ValueError(
                 f"format=web: this generator {side} values from {low:g} to {high:g}, "
@@ -97,7 +97,7 @@ def check_for_browsers(model: Translator) -> None:
 def write_site(out: Path, title: str, models: Mapping[Direction, tuple[Translator, Exported]], runtime: bytes) -> None:
     """Write the page, the scripts and the settings for the exported generators in `out`.
 
-    `runtime` is the package of `fetch_runtime`.
+    `runtime`: the content of the package, from `fetch_runtime`.
     """
     for name, parts in _PAGE.items():
         write_text(out / name, "".join(files("velogan").joinpath(part).read_text(encoding="utf-8") for part in parts))

@@ -20,7 +20,7 @@ MAX_IMAGES_FRECHET = 1000
 """Maximum size of the smaller set for resampling Fréchet distances: time grows with its third power."""
 
 MAX_IMAGES = 5000
-"""Maximum size of both sets for resampling Fréchet and kernel distances: memory grows with the square, to 0.8 GB."""
+"""Maximum size of each set for resampling Fréchet and kernel distances: memory grows with the square, to 0.8 GB."""
 
 PROTOCOL = {
     "resamples": RESAMPLES,
@@ -48,7 +48,7 @@ def percentile_interval(resampled: Tensor, *, around: float | None = None) -> In
 
 
 def draw_counts(count: int, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
-    """Draw resamples of `count` images; return the count of each image in each: `(R, count)` float64."""
+    """Draw bootstrap resamples of `count` images; return how often each contains each image: `(R, count)` float64."""
     drawn = torch.randint(count, (resamples, count), generator=torch.Generator().manual_seed(seed))
     return torch.zeros(resamples, count, dtype=torch.float64).scatter_add_(
         1, drawn, torch.ones(1, 1).double().expand_as(drawn)
@@ -69,7 +69,7 @@ def resampled_distances(distance: WeightedDistance, n: int, m: int, *, seed: int
 
 
 def resampled_sliced(fake: Sequence[Tensor], real: Sequence[Tensor], *, seed: int) -> Tensor:
-    """Return sliced Wasserstein distances `(R,)` of resampled images, averaged over levels; NaN for single images.
+    """Return sliced Wasserstein distances `(R,)` of resampled images, averaged over levels; NaN for one image per set.
 
     They use fewer projections than `sliced.sliced_wasserstein`, and histograms: only their variation matters.
     `fake`, `real`: patches by level, as from `sliced.level_patches`.

@@ -26,8 +26,8 @@ def frechet_distance(fake: Tensor, real: Tensor) -> float:
     between = (x.mean(dim=0) - y.mean(dim=0)).square().sum()
     x, y = ((part - part.mean(dim=0)) / (len(part) - 1) ** 0.5 for part in (x, y))
     # Tr (C_x C_y)^(1/2) is the sum of singular values of X Yᵀ, where C = XᵀX; a QR factor of X has the same C
-    short = [torch.linalg.qr(part, mode="r").R if len(part) > part.shape[1] else part for part in (x, y)]
-    overlap = torch.linalg.svdvals(short[0] @ short[1].T).sum()
+    factors = [torch.linalg.qr(part, mode="r").R if len(part) > part.shape[1] else part for part in (x, y)]
+    overlap = torch.linalg.svdvals(factors[0] @ factors[1].T).sum()
     return (between + x.square().sum() + y.square().sum() - 2 * overlap).clamp(min=0).item()
 
 
@@ -103,7 +103,7 @@ def weighted_kernel_distance(x: Tensor, y: Tensor) -> WeightedDistance:
 
 
 def _check(x: Tensor, y: Tensor) -> None:
-    """Raise ValueError unless both are features of equal width of at least two images."""
+    """Raise ValueError unless `x` is `(N, D)` and `y` is `(M, D)`, with N and M of at least 2."""
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1]:
         raise ValueError(f"features must be (N, D) and (M, D), got {tuple(x.shape)} and {tuple(y.shape)}")
     if min(len(x), len(y)) < 2:

@@ -21,7 +21,7 @@ CHECKERBOARD_PERIODS = (2, 4)
 
 
 def failure_signs(fake: Tensor, inputs: Tensor, target: Tensor) -> dict[str, float]:
-    """Compute all signs by name; `retrieval` only of several images, `spread` only if real images differ."""
+    """Compute all signs by name; without `retrieval` for single images, without `spread` for sets of equal images."""
     reference = min(diversity(inputs), diversity(target))
     retrieved = retrieval(edge_descriptors(fake), edge_descriptors(inputs)).mean().item()
     return {
@@ -34,14 +34,14 @@ def failure_signs(fake: Tensor, inputs: Tensor, target: Tensor) -> dict[str, flo
 
 
 def correlation(fake: Tensor, inputs: Tensor) -> float:
-    """Return Pearson's correlation (-1 to 1) of a translation's brightness with its input's, averaged over images."""
+    """Return Pearson's correlation (-1 to 1) between the brightness of translation and input, averaged over images."""
     x, y = (_brightness(images).flatten(1) for images in (fake, inputs))
     x, y = x - x.mean(1, keepdim=True), y - y.mean(1, keepdim=True)
     return F.cosine_similarity(x, y, dim=1).mean().item()
 
 
 def diversity(images: Tensor) -> float:
-    """Return the mean root-mean-square difference between the thumbnails of two images; 0 for a single image."""
+    """Return the root-mean-square difference of two thumbnails, averaged over all pairs; 0 for a single image."""
     if len(images) < 2:
         return 0.0
     thumbnails = F.adaptive_avg_pool2d(images.float(), THUMBNAIL_SIDE).flatten(1)
@@ -49,7 +49,7 @@ def diversity(images: Tensor) -> float:
 
 
 def checkerboard_strength(images: Tensor) -> float:
-    """Return the largest ratio of spectral power at a period of 2 or 4 pixels to that of nearby frequencies.
+    """Return the largest ratio of spectral power at a period of 2 or 4 pixels to the power at nearby frequencies.
 
     Powers are averaged over images and lines (rows, then columns). 1: no pattern.
     """

@@ -85,7 +85,7 @@ class Inception(nn.Module):
         return x.mean(dim=(2, 3))
 
     def extract_features(self, images: Tensor) -> Tensor:
-        """Return features `(B, 2048)` of `(B, 1 or 3, H, W)` in [-1, 1], resized and scaled as by clean-fid."""
+        """Return features `(B, 2048)` of `(B, 1 or 3, H, W)` in [-1, 1], resized and scaled as clean-fid does."""
         return self((resize_for_features(images, SIDE) - 128) / 128)
 
 
@@ -104,11 +104,11 @@ class _Mixed(nn.Module):
 
     def __init__(self, inputs: int, branches: Mapping[str, str], width: int, pooled: int, *, maximum: bool) -> None:
         super().__init__()
-        self.chains = [self._chain(name, chain.format(width), inputs) for name, chain in branches.items()]
+        self.chains = [self._add_chain(name, chain.format(width), inputs) for name, chain in branches.items()]
         self.maximum = maximum
         self.branch_pool = _InceptionConv(inputs, pooled, (1, 1)) if pooled else None
 
-    def _chain(self, branch: str, chain: str, inputs: int) -> list[list[str]]:
+    def _add_chain(self, branch: str, chain: str, inputs: int) -> list[list[str]]:
         """Add the convolutions of one branch as modules; return their names, link by link."""
         names: list[list[str]] = []
         links = chain.split()

@@ -82,7 +82,7 @@ def _most_frequent_colour(levels: Tensor) -> Tensor:
 
 
 def nearest_labels(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the nearest label of each pixel `(B, H, W)`, and the distance to it in levels of 255, maximum of channels.
+    """Return each pixel's nearest label `(B, H, W)`, and its largest difference over channels in levels of 255.
 
     `images`: `(B, C, H, W)` and `labels`: `(K, C)`, both in [-1, 1].
     """

@@ -40,7 +40,7 @@ _LOGITS = "_logits"
 _SHARE = "_share_class_"
 SLICED = "sliced_wasserstein"
 MAX_PATCHES = 2**15
-"""Maximum number of patches per set and level; if a set has more than 256 images, fewer are taken of each."""
+"""Maximum number of patches per set and level; if a set has more than 256 images, fewer are drawn per image."""
 
 SLICED_PROTOCOL = (
     f"mean over levels of a Laplacian pyramid; 128 patches of each picture and level, at most {MAX_PATCHES} of a set; "
@@ -93,7 +93,7 @@ def _with_interval(
 
 
 def sample_patches(images: Tensor, *, total_images: int) -> Features:
-    """Draw patches of `(B, C, H, W)` for the sliced Wasserstein distance, fewer each if `total_images` is large."""
+    """Draw patches of `(B, C, H, W)` for the sliced Wasserstein distance; many `total_images` get fewer each."""
     return level_patches(images, patches=max(8, min(128, MAX_PATCHES // total_images)))
 
 

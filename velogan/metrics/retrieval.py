@@ -1,4 +1,4 @@
-"""How well translations identify their own inputs among other images: by coarse edges, whatever their colours."""
+"""Retrieval: how well translations identify their own inputs among other images, by coarse edges, not colours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIDE = 32
 """Pixels: side of the grid of edges that are compared, so coarse that noise and fine texture average out."""
 
 EDGE = 0.05
-"""Difference of neighbours on that grid, in [-1, 1], that counts as half an edge."""
+"""Difference between neighbours on that grid, of images in [-1, 1], at which an edge has half its maximum strength."""
 
 
 def edge_descriptors(images: Tensor) -> Tensor:

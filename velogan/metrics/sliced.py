@@ -1,4 +1,4 @@
-"""Sliced Wasserstein distance between two sets of images, per scale: of patches, or of a network's feature maps."""
+"""Sliced Wasserstein distance between two sets of images, for each scale of patches or of a network's feature maps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIN_LEVEL_SIDE = 16
 """Pixels: side of a patch, and minimum length of the shorter side of the coarsest level."""
 
 PATCH_PREFIX = "patches_"
-"""Prefix of the names of patches, see `level_patches`."""
+"""Prefix of the keys of patches, see `level_patches`."""
 
 MIN_RELATIVE_STD = 0.05
 
@@ -42,7 +42,7 @@ def sliced_wasserstein(
 def level_patches(images: Tensor, *, patches: int = 128, seed: int = 0) -> dict[str, Tensor]:
     """Draw random patches of each level of `(N, C, H, W)` in [-1, 1], finest first: `(N, patches, C, patch pixels)`.
 
-    Their names are `PATCH_PREFIX` and the level's height and width, so images of another size have other names.
+    The keys are `PATCH_PREFIX` with the level's height and width, so images of other sizes have other keys.
     """
     levels = laplacian_pyramid(images)
     return {
@@ -56,7 +56,7 @@ def patch_distances(
 ) -> list[float]:
     """Compute `sliced_wasserstein` from the patches that `level_patches` returns, level by level."""
     return [
-        _wasserstein(*_normalised(fake_patches, real_patches), projections, seed + level)
+        _wasserstein(*_normalise(fake_patches, real_patches), projections, seed + level)
         for level, (fake_patches, real_patches) in enumerate(zip(fake, real))
     ]
 
@@ -88,7 +88,7 @@ def cumulative_histograms(fake: Tensor, real: Tensor, *, seed: int) -> tuple[Ten
     `(N, 32, 128)` and `(M, 32, 128)`; and the width of a step, `(32,)`. The Wasserstein-1 distance is the sum of
     absolute differences of two sets' mean shares, times the width.
     """
-    x, y = _normalised(fake, real)
+    x, y = _normalise(fake, real)
     directions = _directions(_GRID_DIRECTIONS, x.shape[1], seed, x.device)
     x, y = directions @ x.T, directions @ y.T
     low = torch.minimum(x.amin(1), y.amin(1))
@@ -122,12 +122,12 @@ def _blur(images: Tensor) -> Tensor:
     """Blur with the binomial kernel [1 4 6 4 1] / 16 in both directions, borders mirrored."""
     padded = F.pad(images, (2, 2, 2, 2), mode="reflect")
     for dim in (2, 3):  # as sums: a depthwise convolution takes nine times as long on a CPU
-        first, second, middle, fourth, last = (padded.narrow(dim, at, images.shape[dim]) for at in range(5))
+        first, second, middle, fourth, last = (padded.narrow(dim, start, images.shape[dim]) for start in range(5))
         padded = (first + last + 4 * (second + fourth) + 6 * middle) / 16
     return padded
 
 
-def _normalised(fake: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+def _normalise(fake: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     """Return the patches of both sets as rows, each channel normalised by the mean and deviation of the real ones.
 
     A deviation is at least MIN_RELATIVE_STD of the largest, so that noise in an empty channel does not dominate.

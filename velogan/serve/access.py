@@ -13,7 +13,7 @@ from velogan.serve.service import TranslationService
 
 
 class Guard:
-    """ASGI middleware that checks origin, token (if not None, for `/api`), size and number of requests."""
+    """ASGI middleware that checks origin, token (for `/api`, if not None), size, number and duration of requests."""
 
     def __init__(self, app: ASGIApp, *, service: TranslationService, token: str | None):
         self._app, self._service = app, service

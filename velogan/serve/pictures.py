@@ -69,7 +69,7 @@ def overlay_data_url(levels: np.ndarray) -> str:
 
 
 def _to_uint8(pixels: np.ndarray, value_range: tuple[float, float] | None) -> np.ndarray:
-    """Return `pixels` as uint8; the default range is that of their type, [0, 1] for floats."""
+    """Convert `pixels` from `value_range` to uint8; None: the full range of their dtype, [0, 1] for floats."""
     if pixels.dtype == np.uint8 and value_range is None:
         return pixels
     if pixels.dtype.kind == "f":

@@ -25,7 +25,7 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 
 def choose_token(host: str, token: str | None) -> str | None:
-    """Return `token`; if None, a new one if other machines can reach `host`. Raises ValueError if it is too weak."""
+    """Return `token`, or a new one if it is None and other machines can reach `host`. Raises ValueError if too weak."""
     if token is not None:
         if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
             raise ValueError("--token: too short or not printable ASCII; set at least 16 letters and digits, no spaces")
@@ -33,7 +33,7 @@ def choose_token(host: str, token: str | None) -> str | None:
     return None if host in ("localhost", "127.0.0.1", "::1") else secrets.token_urlsafe(24)
 
 
-def serve(app: FastAPI, listening: socket.socket, *, seconds: float) -> dict[str, Any]:
+def serve(app: FastAPI, listener: socket.socket, *, seconds: float) -> dict[str, Any]:
     """Serve until Ctrl-C or SIGTERM, then finish pending requests for up to `seconds`.
 
     Returns `host`, `port` and the number of `requests`.
@@ -51,17 +51,17 @@ def serve(app: FastAPI, listening: socket.socket, *, seconds: float) -> dict[str
         timeout_graceful_shutdown=max(1, round(seconds)),
     )
     server = uvicorn.Server(config)
-    host, port = listening.getsockname()[:2]
+    host, port = listener.getsockname()[:2]
     previous_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)  # uvicorn calls it again at its end
     with suppress(KeyboardInterrupt):
-        server.run(sockets=[listening])
+        server.run(sockets=[listener])
     signal.signal(signal.SIGTERM, previous_handler)
     return {"host": host, "port": port, "requests": server.server_state.total_requests}
 
 
-def page_url(listening: socket.socket, token: str | None) -> str:
+def page_url(listener: socket.socket, token: str | None) -> str:
     """Return the URL of the page, with the token after `#`, which browsers do not send to servers."""
-    host, port = listening.getsockname()[:2]
+    host, port = listener.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:
         host = socket.gethostname()
     authority = f"[{host}]" if ":" in host else host

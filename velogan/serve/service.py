@@ -23,7 +23,7 @@ from velogan.types import Direction
 
 
 class _Cancelled(Exception):
-    """The request of this translation has ended."""
+    """Stops a translation whose request has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +47,11 @@ class Limits:
 
 
 class TranslationService:
-    """Translates pictures by the `models`, which run once first, so that no request waits for kernels to be compiled.
+    """Translates pictures with `models`. Each runs once on creation, so that no request waits for compiled kernels.
 
     name: name of the run
     tile: tile size in pixels, as for `velogan translate`
-    estimators: estimators of uncertainty, for the directions with a reverse generator
+    estimators: uncertainty estimators, for the directions that allow uncertainty maps
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TranslationService:
             translate_pictures(model, [Picture(np.zeros((64, 64, model.input.channels), dtype))], None)
 
     async def translate(self, form: TranslateForm, upload: bytes) -> TranslateResponse:
-        """Translate the file `upload` after those before it in the queue. Raises HTTPException if it cannot.
+        """Translate the file `upload` when its turn in the queue comes. Raises HTTPException if that fails.
 
         If the caller is cancelled, the work leaves the queue, or stops before its next tile.
         """

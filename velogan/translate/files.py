@@ -104,7 +104,7 @@ def translate_jobs(
     progress: Progress | None = None,
     threads: int | None = None,
 ) -> Summary:
-    """Translate the pictures of `jobs` as `translate` does. `threads` decode and save; None: one more than cores."""
+    """Translate the pictures of `jobs` as `translate` does. `threads` threads (None: CPU cores + 1) decode and save."""
     started_at = time.perf_counter()
     threads = threads or (os.cpu_count() or 1) + 1
     run = _JobRunner(model, jobs, options, progress=progress, threads=threads)
@@ -123,7 +123,7 @@ def translate_jobs(
 
 
 class _JobRunner:
-    """The work in progress and the results so far of one call of `translate_jobs`."""
+    """Runs the jobs of one call of `translate_jobs`, and collects their results."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class _JobRunner:
             tiles = plan_tiles(self._model, *pictures[0].pixels.shape[:2], tile=self._options.tile)
             try:
                 results = translate_pictures(self._model, pictures, tiles, scratch=jobs[0].target.parent)
-            except (RuntimeError, ValueError, MemoryError, OSError) as error:  # no memory, mostly: others may pass
+            except (RuntimeError, ValueError, MemoryError, OSError) as error:  # often out of memory: others may fit
                 for job in jobs:
                     self._record_result(job, error)
                 continue
@@ -186,7 +186,7 @@ class _JobRunner:
             self._progress(len(self.existing) + self.translated + len(self.failed), len(self._jobs))
 
     def _decode(self, jobs: Sequence[Job]) -> Iterator[_Decoded]:
-        """Read pictures in threads, in order and some of them ahead; those that fail are recorded and left out."""
+        """Read pictures in threads, in order and ahead of translation; record and omit pictures that cannot be read."""
         channels = self._model.pages_are_channels
 
         def read(job: Job) -> Picture | Exception:

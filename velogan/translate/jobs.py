@@ -1,4 +1,4 @@
-"""The input and output file of each translation: of a single picture, or of a folder with its tree."""
+"""Translation jobs, each with an input and an output file: for a single picture, or for a folder and its subfolders."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Job:
 
     name: for messages
     target: the translation's file; its suffix selects the format
-    exclusive: no other process writes to these folders. If False, several workers do: name conflicts are detected from
-        the source's folder, and leftovers of a killed worker are replaced
+    exclusive: whether no other process writes to these folders. If False, several workers do: name conflicts are
+        detected from the source's folder, and leftovers of a killed worker are replaced
     """
 
     name: str
@@ -53,24 +53,24 @@ class Job:
         return not self.exclusive and sibling_with_suffix(self.source, {target.suffix, *may_change}) is not None
 
     def save(self, picture: Picture) -> None:
-        """Write the file under a hidden name, which is not listed as a picture, and rename it."""
+        """Write the file under a hidden name, which `list_images` skips, and rename it."""
         with reraise_with_target(self.target):
             self._save(picture)
 
     def _save(self, picture: Picture) -> None:
         digest = hashlib.sha256(os.fsencode(self.target.name)).hexdigest()
         unique = secrets.token_hex(6) if self.exclusive else digest[:16]
-        fresh = self.target.with_name(f".fresh-{unique}{self.target.suffix}")
+        tmp_path = self.target.with_name(f".fresh-{unique}{self.target.suffix}")
         self.target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            save_picture(fresh, picture)
-            fresh.replace(self.target)
+            save_picture(tmp_path, picture)
+            tmp_path.replace(self.target)
         finally:
-            fresh.unlink(missing_ok=True)
+            tmp_path.unlink(missing_ok=True)
 
 
 def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
-    """Return the translations of `source`, a picture or a folder.
+    """Return the jobs that translate `source`, a picture or a folder of pictures.
 
     `target`: a folder, or for a single picture a file. `suffix`: the format of all; None: each keeps its own.
     Raises ValueError, with the fix, if the input is missing or empty or would be overwritten, or if two pictures would
@@ -88,7 +88,7 @@ def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
 
 
 def find_picture_names(source: Path, target: Path, *, suffix: str | None) -> list[str]:
-    """Return the names of the pictures of `find_jobs`, relative to the folder `source`."""
+    """Return the names of the pictures below `source`, relative to it. Raises ValueError as `find_jobs` does."""
     if not source.is_dir():
         raise ValueError(f"input {source} does not exist: name a folder of pictures")
     if os.path.realpath(target) == os.path.realpath(source):
@@ -116,7 +116,7 @@ def find_picture_names(source: Path, target: Path, *, suffix: str | None) -> lis
 
 @contextmanager
 def reraise_with_target(target: Path) -> Iterator[None]:
-    """Context manager for writing `target`: re-raise OSError with `target` as the file name."""
+    """Re-raise an OSError of this context, which writes `target`, with `target` as the file name."""
     try:
         yield
     except OSError as error:
@@ -156,5 +156,5 @@ def sibling_with_suffix(source: Path, suffixes: Iterable[str]) -> Path | None:
 
 
 def replace_suffix(name: Path, suffix: str | None) -> Path:
-    """Return `name` with `suffix`, or unchanged if that is None."""
+    """Return `name` with `suffix`; `name` itself if `suffix` is None."""
     return name if suffix is None else name.with_suffix(suffix)

@@ -32,7 +32,7 @@ DEFAULT_TILE = 768
 _SAMPLE = 256  # side in pixels of the samples that are measured if the scratch files of all tiles would fill the disk
 
 ReadRegion = Callable[[tuple[int, int], tuple[int, int]], Tensor]
-"""Returns rows and columns (first, last) as `(1, C, h, w)` in [-1, 1]; reflects the picture beyond its edges."""
+"""Reads the rows and columns (start, stop) as `(1, C, h, w)` in [-1, 1]; beyond its edges the picture is reflected."""
 
 BeforeTile = Callable[[], object]
 """Called before each tile is computed; an exception ends the translation."""
@@ -102,16 +102,16 @@ def _measure_moments(
     dtype = model.dtype(rounded=rounded)
     values = max_spilled_values(model.net, model.input.channels)
     max_pixels = int(shutil.disk_usage(scratch).free / 2 / max(values * dtype.itemsize, 1))
-    covered = len(rows.starts) * rows.size * len(columns.starts) * columns.size
+    tiled_pixels = len(rows.starts) * rows.size * len(columns.starts) * columns.size
 
     def piece(top: int, left: int, height: int, width: int, core: tuple[float, float, float, float]) -> Piece:
         return Piece(lambda: read((top, top + height), (left, left + width)).to(model.device), core)
 
-    if covered <= max_pixels:
-        across = list(zip(columns.starts, columns.cores))
+    if tiled_pixels <= max_pixels:
+        column_tiles = list(zip(columns.starts, columns.cores))
         pieces = [
-            piece(top, left, rows.size, columns.size, (*down, *right))
-            for (top, down), (left, right) in product(zip(rows.starts, rows.cores), across)
+            piece(top, left, rows.size, columns.size, (*row_core, *column_core))
+            for (top, row_core), (left, column_core) in product(zip(rows.starts, rows.cores), column_tiles)
         ]
     else:
         side = max(_SAMPLE, 2 * model.multiple)

@@ -58,7 +58,7 @@ def write_maps(
     """Write the map of each picture, after the translations were written.
 
     jobs: the pictures with the files of their maps
-    overwrite: recompute maps that exist; otherwise those that are not older than the translation are read
+    overwrite: recompute maps that exist; otherwise a map that is not older than the translation is read instead
     tile: as in `TranslateOptions`; a picture that is translated in tiles gets no map
     without: names of pictures that get no map
 
@@ -88,8 +88,8 @@ def _write_map(
     uncertainty = estimator.estimate(job.read(pages_are_channels=estimator.model.pages_are_channels), tile=tile)
     mark = PngInfo()
     mark.add_text(*_MARK)
-    with atomic_write(file) as fresh:
-        Image.fromarray(uncertainty.map).save(fresh, format="png", pnginfo=mark)
+    with atomic_write(file) as tmp_path:
+        Image.fromarray(uncertainty.map).save(tmp_path, format="png", pnginfo=mark)
     return uncertainty
 
 

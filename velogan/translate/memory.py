@@ -1,4 +1,4 @@
-"""Translate the images of Python programs: PIL images, NumPy arrays and tensors, each into its own kind."""
+"""Translate images in memory: PIL images, NumPy arrays and tensors, each into an image of the same type."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from velogan.translate.pictures import translate_pictures
 
 _DEPTHS = ("uint8", "uint16")
 _MAX_MAGNITUDE = 2.0
-"""Of a tensor's values: rounding or a bicubic resize may lead beyond 1."""
+"""Maximum magnitude of a tensor's values: rounding or bicubic resizing may exceed 1."""
 
 
 def translate_images(model: Translator, images: Any, *, tile: int | None = None) -> Any:
-    """Translate `images` into the same kind and size; the inputs are not modified.
+    """Translate `images` into images of the same type and size; the inputs are not modified.
 
     images: one of
 
@@ -53,7 +53,7 @@ def translate_images(model: Translator, images: Any, *, tile: int | None = None)
 
 
 def to_picture(image: Any) -> Picture:
-    """Convert a PIL image, or an array `(H, W)` or `(H, W, C)` of uint8, uint16 or float32.
+    """Convert a PIL image, or an array `(H, W)` or `(H, W, C)` of uint8, uint16 or float32, to a `Picture`.
 
     Raises ValueError for anything else.
     """
@@ -80,7 +80,7 @@ def _translate_tensor(model: Translator, images: Tensor) -> Tensor:
     if not -_MAX_MAGNITUDE <= low <= high <= _MAX_MAGNITUDE:
         raise ValueError(f"a tensor of values from {low:g} to {high:g}: give [-1, 1], or pixels as a NumPy array")
     batch = images.detach()[None] if images.ndim == 3 else images.detach()
-    result = model.translate_fast(batch.float(), rounded=False).to(images.dtype).clone()  # no tensor of inference mode
+    result = model.translate_fast(batch.float(), rounded=False).to(images.dtype).clone()  # not an inference tensor
     return result[0] if images.ndim == 3 else result
 
 
@@ -109,7 +109,7 @@ def _translate(model: Translator, pictures: Sequence[Picture], tile: int | None)
 
 
 def _from_pil(image: Image.Image) -> Picture:
-    """Decode a PIL image, upright by its EXIF orientation. Modes other than grey, RGB and deeper pixels become RGB."""
+    """Decode a PIL image, upright by its EXIF orientation. 8-bit modes other than grey become RGB."""
     if 0 in image.size:
         raise ValueError(f"a PIL image of {image.width}x{image.height} pixels: give one that has some")
     pixels, has_alpha = from_pillow(image)

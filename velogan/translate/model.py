@@ -80,7 +80,7 @@ class Translator:
         return self.input.pages == "channels"
 
     def with_pages(self, pages: Pages | None) -> Translator:
-        """Return a copy that takes the pages of a TIFF as `pages`; None: as in training."""
+        """Return a copy that interprets the pages of a TIFF as `pages`; None: as in training."""
         if pages is None:
             return self
         return replace(self, header={**self.header, "input": {**self.header.get("input", {}), "pages": pages}})
@@ -88,8 +88,8 @@ class Translator:
     def __call__(self, images: Tensor) -> Tensor:
         """Translate `(B, C, H, W)` in [-1, 1] on any device into the same size, range and device.
 
-        Uses the plain network. Images are padded by reflection at the right and the bottom to a multiple that the
-        network takes, and the result is cropped.
+        Uses the plain network. Images are padded by reflection at the right and the bottom to sides that are
+        multiples of `multiple`, and the result is cropped.
         """
         return self._run(self.net, images, rounded=False)
 
@@ -136,7 +136,7 @@ def load_translator(
 ) -> Translator:
     """Load a generator.
 
-    path: a run folder, a checkpoint folder, or a file: ours (`.safetensors`) or the reference implementation's (`.pth`)
+    path: a run folder, a checkpoint folder, a `.safetensors` file, or a `.pth` file of the reference implementation
     direction: a2b or b2a; None: a2b for a folder, the file's own direction for a file
     weights: the exponential moving average (ema) or raw; None: ema if it exists. Ignored for a file
     checkpoint: last or best of a run folder; None: last, or best if the last is much worse
@@ -166,7 +166,7 @@ def load_translator(
 
 
 def describe_default_checkpoint(run: Path, model: Translator) -> list[str]:
-    """Return a line on the checkpoint that `load_translator` chose by itself; nothing if `run` is not a run folder."""
+    """Return a line on the checkpoint that `load_translator` chose by default; empty if `run` is not a run folder."""
     if model.file is None or not list_checkpoints(run):
         return []
     checkpoint = default_checkpoint(run)
@@ -249,6 +249,6 @@ def _find_generator_file(
 
 
 def _padded_indices(side: int, multiple: int, device: torch.device) -> Tensor:
-    """Return indices into `side` that pad it by reflection to a multiple of `multiple`."""
+    """Return indices that pad an axis of `side` pixels by reflection to a multiple of `multiple`."""
     padded = max(-(-side // multiple) * multiple, _MIN_SIDE)
     return torch.from_numpy(reflect_indices(0, padded, side)).to(device)

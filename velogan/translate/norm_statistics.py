@@ -43,7 +43,7 @@ class Piece:
 
 
 def has_per_image_norms(net: nn.Module) -> bool:
-    """Return whether tiles of one picture would be normalised differently."""
+    """Return whether `net` would normalise each tile of a picture by the tile's own statistics."""
     return any(_is_per_image(layer) for layer in net.modules())
 
 
@@ -70,7 +70,7 @@ def measure_moments(
     moments: dict[nn.Module, Moments] = {}
     begin = 0
     for stop, norm in enumerate(steps):
-        if not _is_shared(norm):
+        if not _is_measurable(norm):
             continue
         total, is_smaller = _Total(), True
         for i, piece in enumerate(pieces):
@@ -95,7 +95,7 @@ def max_spilled_values(net: nn.Module, channels: int) -> float:
     state = _State(torch.zeros(1, channels, side, side, device=_device(net)))
     max_values = 0
     for step in _measurable_steps(net):
-        if _is_shared(step):
+        if _is_measurable(step):
             if state.x.shape[-1] < side:
                 max_values = max(max_values, sum(value.numel() for value in (state.x, *state.branches)))
         else:
@@ -106,13 +106,13 @@ def max_spilled_values(net: nn.Module, channels: int) -> float:
 def fold_norms(net: nn.Module, moments: Sequence[Moments] = ()) -> nn.Module:
     """Return a copy of `net` (in eval mode) whose norms are folded into the convolutions before them.
 
-    `moments` are those of the instance norms, in order; batch norms have their own. Without `moments`, instance norms
-    stay. A norm that does not follow a convolution becomes a batch norm with its moments.
+    `moments`: for each instance norm, in the order of the layers; without them instance norms stay. Batch norms use
+    their running statistics. A norm that does not follow a convolution becomes a batch norm with its moments.
     """
     net, remaining = copy.deepcopy(net), iter(moments)
     replacements: dict[nn.Module, nn.Module] = {}
     for previous, norm in pairwise([_SAVE, *_steps(net)]):
-        if moments and _is_shared(norm):
+        if moments and _is_measurable(norm):
             fixed = _with_moments(norm, *next(remaining))
         elif _is_batch_norm(norm):
             fixed = norm
@@ -136,7 +136,7 @@ def _is_per_image(layer: nn.Module) -> bool:
     return isinstance(layer, nn.GroupNorm)
 
 
-def _is_shared(step: nn.Module) -> TypeGuard[nn.InstanceNorm2d]:
+def _is_measurable(step: nn.Module) -> TypeGuard[nn.InstanceNorm2d]:
     """Return whether `step` is an instance norm, which can use the statistics of the complete picture."""
     return isinstance(step, nn.InstanceNorm2d) and _is_per_image(step) and forward_kind_of(step) is not None
 
@@ -149,9 +149,9 @@ def _is_batch_norm(step: nn.Module) -> TypeGuard[nn.BatchNorm2d | nn.SyncBatchNo
 def _measurable_steps(net: nn.Module) -> list[nn.Module]:
     """Return the steps of `net`. Raises ValueError if a norm among its modules is not a step."""
     steps = _steps(net)
-    shared = {step for step in steps if _is_shared(step)}
+    measurable = {step for step in steps if _is_measurable(step)}
     for name, layer in net.named_modules():
-        if _is_per_image(layer) and layer not in shared:
+        if _is_per_image(layer) and layer not in measurable:
             raise ValueError(
                 f"{name} ({type(layer).__name__}) would normalise each tile by itself, and its statistics cannot be "
                 "measured over the complete picture, since it or a module around it does not declare what it computes: "
@@ -184,7 +184,7 @@ def _fold(layer: nn.Conv2d | nn.ConvTranspose2d, norm: nn.BatchNorm2d | nn.SyncB
 
 @dataclass
 class _State:
-    """The activations of a piece between two layers; a later step adds or concatenates the `branches`."""
+    """The activations of a piece, `width` pixels wide, between two layers; a later step joins the `branches` to `x`."""
 
     x: Tensor
     branches: list[Tensor] = field(default_factory=list)
@@ -214,7 +214,7 @@ def _load(file: Path, device: torch.device) -> _State:
 
 
 class _Total:
-    """The mean and variance of values that arrive in parts, combined as in Chan et al. 1979."""
+    """Computes the mean and variance of values that arrive in parts (Chan et al. 1979)."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -243,8 +243,8 @@ _END_OF_STAGE = nn.Identity()  # marks a value that several later layers use
 def _steps(net: nn.Module) -> list[nn.Module]:
     """Return the layers in the order in which they run, with marks for values that are used again later.
 
-    A module that does not declare its `types.forward_kind_of` is a single step. For the kinds "change" and "mask", the
-    steps lead from the input to the decoded translation, through every norm.
+    A module without a declared `types.ForwardKind` is a single step. For the kinds "change" and "mask", the steps
+    lead from the input to the decoded translation, through every norm.
     """
     if forward_kind_of(net) in ("change", "mask"):
         return [step for stage in layers_of(net) for step in (*_steps(stage), _END_OF_STAGE)]
@@ -260,7 +260,7 @@ def _advance(state: _State, steps: Sequence[nn.Module], moments: Mapping[nn.Modu
             state.x = state.branches.pop() + state.x
         elif step is _APPEND:
             state.x = torch.cat([state.branches.pop(), state.x], 1)
-        elif _is_shared(step):
+        elif _is_measurable(step):
             state.x = F.batch_norm(state.x, *moments[step], step.weight, step.bias, eps=step.eps)
         else:
             state.x = step(state.x)

@@ -1,4 +1,4 @@
-"use strict";  // what the page of a server and that of an exported site have in common
+"use strict";  // functions that the pages of the server and of exported sites share
 const part = (id) => document.getElementById(id);
 
 function show(id, yes) { part(id).hidden = !yes; }

@@ -76,10 +76,10 @@ def _translate_in_tiles(
 
 
 def output_format(model: Translator, picture: Picture) -> PixelFormat:
-    """Return the format of the translation of `picture`: the picture's bit depth, unless the output declares a range.
+    """Return the format of the translation: as in training; if no range is declared, with the picture's integer dtype.
 
-    Raises ValueError if the generator needs a volume, or if the picture's type cannot hold the declared input range
-    (see `values.promote_dtype`).
+    Raises ValueError if the generator needs a complete volume, or if the picture's type cannot hold the declared input
+    range (see `values.promote_dtype`).
     """
     trained, source = model.output, model.input
     if source.own_scale or source.neighbours:

@@ -38,7 +38,7 @@ class ScanJob:
 
     @property
     def kind(self) -> str:
-        """What messages call it."""
+        """The phrase for the file in messages."""
         return _describe_kind(self.source)
 
 
@@ -64,7 +64,7 @@ def find_scans(source: Path, target: Path, *, stacks: bool = False) -> list[Scan
                 f"output {target} is of another kind than input {source}: {_describe_kind(source)} stays what it is"
             )
     elif os.path.realpath(source) == os.path.realpath(target):
-        return []  # rejected with the pictures
+        return []  # `find_jobs` rejects this
     else:
         output_prefix = os.path.realpath(target) + os.sep  # earlier translations, if the output lies within the input
         suffixes = POSSIBLE_SUFFIXES | (STACK_SUFFIXES if stacks else set())
@@ -143,7 +143,7 @@ def write_scan(
 
 
 def _to_range_dtype(model: Translator, picture: Picture) -> Picture:
-    """Return grey slices in a type that can hold the run's range, if it has one; leave colour images unchanged."""
+    """Convert grey slices to a dtype that can hold the run's range of values, if declared; return colour unchanged."""
     pixels, span = picture.pixels, model.input.range
     if span is None or pixels.shape[2] > 1 or can_hold_range(pixels.dtype.name, span):
         return picture
@@ -169,7 +169,7 @@ def build_provenance(model: Translator) -> Provenance:
 
 
 def _weights_name(file: Path) -> str:
-    """Return the name of a weights file with that of its run, if it has one; headers do not get the full path."""
+    """Return the names of the run, if any, and of the weights file; the full path does not belong in headers."""
     checkpoint = file.parent
     run = checkpoint.parent.parent if checkpoint.parent.name == "checkpoints" else None
     names = [run.name, file.name] if run else [file.name]

@@ -16,7 +16,7 @@ class Summary:
     failed: name and reason of each file that failed
     tiled: number of files translated in tiles
     renamed: name and new suffix of each file whose format could not hold the result
-    seconds: of the call
+    seconds: duration of the call
     frames: number of frames if the input is a video, which counts as one file
     animated: name and number of frames of each animation, of which only the first was translated
     """
@@ -32,7 +32,7 @@ class Summary:
     stale: tuple[str, ...] = ()
 
     def merge(self, other: Summary) -> Summary:
-        """Return the sum of two summaries; failed and renamed ones are sorted."""
+        """Return the sum of two summaries; failed and renamed files are sorted."""
         both = Summary(**{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)})
         return replace(both, failed=tuple(sorted(both.failed)), renamed=tuple(sorted(both.renamed)))
 
@@ -41,13 +41,13 @@ def find_stale(weights: Path | None, existing: Iterable[Path]) -> tuple[str, ...
     """Return the names of results that are older than the file `weights`; none if it is None."""
     try:
         saved_at = weights.stat().st_mtime_ns if weights else 0
-    except OSError:  # a training that continues has removed this checkpoint
+    except OSError:  # a run in progress has removed this checkpoint
         return ()
     return tuple(path.name for path in existing if path.lstat().st_mtime_ns < saved_at)
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the reason of a failure in one line."""
+    """Return the reason for a failure."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

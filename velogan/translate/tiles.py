@@ -106,7 +106,7 @@ def receptive_radius(net: nn.Module) -> int:
 def blend_tiles(
     rows: TileAxis, columns: TileAxis, translate: Callable[[int, int], Tensor]
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield bands of finished rows from the top: the first row of the band, and `(C, h, W)`.
+    """Yield bands of blended rows from the top: the index of the first row, and `(C, h, W)`.
 
     `translate(top, left)` returns the tile at that position, `(C, rows.size, columns.size)`. Memory holds one row of
     tiles.
@@ -126,7 +126,7 @@ def blend_tiles(
 
 
 def reflect_indices(first: int, last: int, length: int) -> np.ndarray:
-    """Return the indices first to last - 1 into an axis of `length`, padded by (repeated) reflection."""
+    """Return indices into an axis of `length` for the positions first to last - 1, reflected beyond its ends."""
     period = max(2 * (length - 1), 1)
     index = np.arange(first, last) % period
     return np.minimum(index, period - index) if length > 1 else np.zeros_like(index)

@@ -85,13 +85,13 @@ def _translate(
 
     def change(frames: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
         pairs = translate_frames(model, frames, options, scratch=target.parent)
-        shown = 0
-        for shown, (frame, translated) in enumerate(pairs, start=1):
+        done = 0
+        for done, (frame, translated) in enumerate(pairs, start=1):
             yield smoother(frame, translated)
             if progress:
-                progress(shown, max(total, shown))
+                progress(done, max(total, done))
         if progress:
-            progress(shown, shown)  # the length that a video states is not exact
+            progress(done, done)  # the length that a video states is not exact
 
     comment = f"Synthetic: translated by velogan {__version__}"
     with reraise_with_target(target), atomic_write(target) as tmp_path:
@@ -120,8 +120,8 @@ def translate_frames(
 class Smoother:
     """Blends each translated frame with the previous output frame where the input did not change.
 
-    The colour of a place is its mean over a few pixels, so that noise does not count as a change. It is compared with
-    the input that belongs to the previous output, the same blend of earlier frames, so slow fades are followed, too.
+    Colours are averaged over a few pixels, so that noise does not count as a change. Inputs are blended like outputs,
+    and each frame is compared with the previous blend, not the previous frame, so that slow fades are followed, too.
     Optical flow is not estimated: moving parts are shown as the network translates them.
     """
 

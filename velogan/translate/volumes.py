@@ -53,7 +53,7 @@ def translate_volumes(
             if todo.intersection(name for name, _ in volume.slices):
                 scratch = jobs_by_name[volume.slices[0][0]].target.parent
                 slices = _translate_volume(model, folder, volume, options, scratch=scratch)
-                writer.take(slices, todo=todo)
+                writer.collect(slices, todo=todo)
         except (RuntimeError, ValueError, MemoryError, OSError) as error:
             unwritten = {name for name, _ in volume.slices} & todo - set(writer.names)
             failed += [(jobs_by_name[name].name, describe_error(error)) for name in unwritten]
@@ -75,9 +75,9 @@ class _VolumeWriter:
         self.names: list[str] = []
         self.tiled = set[str]()
 
-    def take(self, slices: Iterator[tuple[Slice, np.ndarray, PixelFormat, bool]], *, todo: set[str]) -> None:
+    def collect(self, slices: Iterator[tuple[Slice, np.ndarray, PixelFormat, bool]], *, todo: set[str]) -> None:
         """Collect translated slices, and write the files among `todo` that are complete."""
-        for (name, number), pixels, form, tiled in slices:
+        for (name, number), pixels, pixel_format, tiled in slices:
             self.tiled |= {name} if tiled else set()
             if name not in todo:
                 continue
@@ -85,7 +85,7 @@ class _VolumeWriter:
             slices_of_file[number] = pixels
             if len(slices_of_file) == len(self._folder.scan(name)):
                 job, ordered = self._jobs[name], [slices_of_file[index] for index in sorted(slices_of_file)]
-                write_scan(job.target, read_scan(job.source), ordered, form, self._provenance)
+                write_scan(job.target, read_scan(job.source), ordered, pixel_format, self._provenance)
                 self.names.append(name)
                 del self._slices[name]
 
@@ -96,7 +96,7 @@ def _translate_volume(
     """Yield each slice of a volume with its translation `(H, W, C)`, its format, and whether it was done in tiles."""
     context, count = model.input.neighbours, len(volume.slices)
     ready = {side: {**model.header.get(side, {}), "own_scale": False, "neighbours": 0} for side in ("input", "output")}
-    plain = replace(model, header={**model.header, **ready})  # for values that are scaled, of channels that are stacked
+    plain = replace(model, header={**model.header, **ready})  # its inputs are already scaled and stacked
 
     @lru_cache(maxsize=2 * context + 2)
     def values(place: Slice) -> np.ndarray:
@@ -110,7 +110,7 @@ def _translate_volume(
     for start in range(0, count, size):
         batch = range(start, min(start + size, count))
         pictures = [Picture(stack_neighbours(values, volume, index, context)) for index in batch]
-        form = output_format(plain, pictures[0])
+        pixel_format = output_format(plain, pictures[0])
         results = translate_pictures(plain, pictures, tiles, scratch=scratch)
         for index, result in zip(batch, results):
             for offset in range(-output_context, output_context + 1):
@@ -119,6 +119,6 @@ def _translate_volume(
                     sums[index + offset] = sums[index + offset] + part if index + offset in sums else part
         while done in sums and (done + output_context < batch.stop or batch.stop == count):
             parts = min(done + output_context, count - 1) - max(done - output_context, 0) + 1
-            total = sums.pop(done)
-            yield volume.slices[done], total if parts == 1 else total / np.float32(parts), form, tiles is not None
+            mean = sums.pop(done) if parts == 1 else sums.pop(done) / np.float32(parts)
+            yield volume.slices[done], mean, pixel_format, tiles is not None
             done += 1

@@ -13,7 +13,7 @@ _FILE = re.compile(r"(?P<epoch>latest|\d+)_net_(?P<role>[GD](?:_[AB])?)\.pth")
 
 
 def load_networks(path: Path) -> dict[str, RecognisedNetwork]:
-    """Return networks by role (G_A, D_B): the raw ones of a run's last checkpoint, or those of the reference's files.
+    """Load networks by role (G_A, D_B): with raw weights from a run's last checkpoint, or from weights files.
 
     Raises ValueError if there are none.
     """
@@ -31,14 +31,14 @@ def load_networks(path: Path) -> dict[str, RecognisedNetwork]:
 
 
 def load_reference_file(file: Path) -> dict[str, RecognisedNetwork]:
-    """Return the network of a file of the reference implementation; its role ends in A unless the name says B."""
+    """Load the network of one file of the reference implementation by role, G_A or D_A unless the name says B."""
     network = recognise(read_tensors(file), file=file)
     is_b = re.search(r"[GD]_B\.pth$", file.name) is not None
     return {f"{'G' if network.is_generator else 'D'}_{'B' if is_b else 'A'}": network}
 
 
 def load_reference_folder(folder: Path) -> dict[str, RecognisedNetwork]:
-    """Return the networks of the reference's folder `checkpoints/NAME`: the `latest`, else those of the last epoch.
+    """Load the networks in the reference's folder `checkpoints/NAME`: the `latest` files, else those of the last epoch.
 
     A single generator (`latest_net_G.pth`) has the direction a2b. Raises ValueError if there are no networks.
     """

@@ -18,7 +18,7 @@ async function start() {
       fetch("worker.js").then((answer) => answer.text()),
     ]);
   } catch {
-    return complain("This page is not whole: site.json or worker.js is missing beside it.");
+    return complain("This page is incomplete: site.json or worker.js is missing beside it.");
   }
   part("name").textContent = document.title = site.name;
   offer(Object.fromEntries(Object.entries(site.directions).map(([way, { title }]) => [way, title])), again);
@@ -117,7 +117,7 @@ async function film() {
   try {
     camera = await navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment" } });
   } catch (error) {
-    return complain(error.name === "NotAllowedError" ? "The camera was not allowed." : "No camera was found.");
+    return complain(error.name === "NotAllowedError" ? "Access to the camera was denied." : "No camera was found.");
   }
   const [mine, stream] = [++turn, camera];
   chosen = null;
