@@ -26,7 +26,7 @@ inline __m512 load(const bf16 *from) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
-inline __m512 load(const bf16 *from, __mmask16 lanes) { // 0 in the others
+inline __m512 load(const bf16 *from, __mmask16 lanes) { // other lanes are 0
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, from));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
@@ -68,7 +68,7 @@ void product(const bf16 *a, int64_t row, int64_t step, const bf16 *b, int64_t pa
 template <bool ADD, int VECTORS = 4>
 void products(int64_t rows, const bf16 *a, int64_t row, int64_t step, const bf16 *b, int64_t pairs, float *c,
               int64_t c_row) {
-    constexpr int MOST = VECTORS == 4 ? HIGH : VECTORS == 3 ? 8 : 12; // as many sums as fit in registers, or are of use
+    constexpr int MOST = VECTORS == 4 ? HIGH : VECTORS == 3 ? 8 : 12; // as many sums as fit in registers, or are useful
     for (; rows >= MOST; rows -= MOST, a += MOST * row, c += MOST * c_row)
         product<MOST, ADD, VECTORS>(a, row, step, b, pairs, c, c_row);
     for (; rows >= 4; rows -= 4, a += 4 * row, c += 4 * c_row)
@@ -80,7 +80,7 @@ void products(int64_t rows, const bf16 *a, int64_t row, int64_t step, const bf16
     }
 }
 
-// The same for as many columns, up to BLOCK, as there are, rounded up to whole vectors.
+// The same for any number of columns up to BLOCK, rounded up to whole vectors.
 template <bool ADD>
 inline void some_products(int64_t columns, int64_t rows, const bf16 *a, int64_t row, int64_t step, const bf16 *b,
                    int64_t pairs, float *c, int64_t c_row) {

@@ -54,7 +54,7 @@ class Bf16Gemm:
         return computes_in_bf16(x)
 
     def supports_winograd(self, kernel: int, dilation: int) -> bool:
-        """Return whether `winograd_convolve` supports this side of a square kernel with this dilation."""
+        """Return whether `winograd_convolve` supports a square kernel of side `kernel` with this `dilation`."""
         return kernel in (3, 5, 7)
 
     def winograd_weights(self, weight: Tensor) -> tuple[Tensor, Tensor]:

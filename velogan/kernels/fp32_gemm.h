@@ -31,7 +31,7 @@ inline Buffer buffer(int64_t count) { return Buffer((float *)std::aligned_alloc(
 
 inline vec load(const float *from) { return *(const loose *)from; }
 inline void store(float *to, vec v) { *(loose *)to = v; }
-inline vec load(const float *from, int64_t count) { // 0 behind `count` numbers
+inline vec load(const float *from, int64_t count) { // 0 after the first `count` numbers
     if (count >= WIDE) return load(from);
     float some[WIDE] = {};
     std::memcpy(some, from, count * 4);
@@ -42,8 +42,8 @@ inline void store(float *to, vec v, int64_t count) {
     std::memcpy(to, &v, count * 4);
 }
 
-// The numbers that a product sums over: `lines` times `count` of them. One is `step` behind the one before it, a line
-// `line` behind the line before it.
+// The positions of the numbers that a product sums over: `lines` lines of `count` numbers. Numbers are `step` apart,
+// lines are `line` apart.
 struct Walk {
     int64_t step, line = 0;
 };

@@ -45,7 +45,7 @@ class Fp32Gemm:
         return x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
     def supports_winograd(self, kernel: int, dilation: int) -> bool:
-        """Return whether `winograd_convolve` supports this side of a square kernel with this dilation."""
+        """Return whether `winograd_convolve` supports a square kernel of side `kernel` with this `dilation`."""
         return (kernel, dilation) == (3, 1)
 
     def winograd_weights(self, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ constexpr int64_t LANES = 16;  // columns of a vector
 constexpr int64_t CHUNK = 96;  // rows of a product that stay in the cache while its columns pass
 constexpr int64_t CEILING = 6; // of ReLU6
 
-// What follows a sum: a bias, ReLU6, the derivative of an earlier ReLU6 by its result `gate`, something added.
+// Optional operations on a sum: bias, ReLU6 (`clip`), the derivative of a ReLU6 with the output `gate`, and `added`.
 struct After {
     const float *bias;
     const bf16 *gate, *added;
@@ -37,7 +37,7 @@ struct After {
     }
 };
 
-// Takes sums of a product: to y, rows of `columns`, with what follows; or as they are to `sums`, rows of whole vectors.
+// Stores sums of a product: after `after` in y, rows of `columns`; or unchanged in `sums`, rows of whole vectors.
 struct Finish {
     After after;
     int64_t columns;
@@ -52,7 +52,7 @@ struct Finish {
     }
 };
 
-// Hands `finish` ROWS x VECTORS sums: rows of a times the columns of b, whose vectors are (k / 2, LANES, 2) each.
+// Passes ROWS x VECTORS sums to `finish`: rows of a times columns of b, of which each vector is (k / 2, LANES, 2).
 template <int ROWS, int VECTORS>
 inline void tile(const bf16 *a, int64_t k, const bf16 *b, int64_t row, int64_t column, const Finish &finish) {
     __m512 sum[ROWS][VECTORS];
@@ -71,10 +71,10 @@ inline void tile(const bf16 *a, int64_t k, const bf16 *b, int64_t row, int64_t c
         for (int v = 0; v < VECTORS; v++) finish(row + r, column + v * LANES, sum[r][v]);
 }
 
-// The rows from `row` to before `last`; the last of many are computed with some of those before them once more.
+// Computes the rows from `row` up to, not including, `last`. With HIGH rows or more, the last block may overlap.
 template <int VECTORS>
 void strip(const bf16 *a, int64_t k, const bf16 *b, int64_t row, int64_t last, int64_t column, const Finish &finish) {
-    constexpr int HIGH = VECTORS == 4 ? 6 : VECTORS == 3 ? 8 : 12; // as many sums as fit in registers, or are of use
+    constexpr int HIGH = VECTORS == 4 ? 6 : VECTORS == 3 ? 8 : 12; // as many sums as fit in registers, or are useful
     if (last - row >= HIGH) {
         for (; row < last; row += HIGH) {
             row = std::min(row, last - HIGH);
@@ -87,7 +87,7 @@ void strip(const bf16 *a, int64_t k, const bf16 *b, int64_t row, int64_t last, i
     for (; row < last; row++) tile<1, VECTORS>(a + row * k, k, b, row, column, finish);
 }
 
-// All sums of a (rows, k) times b (columns / LANES rounded up, k / 2, LANES, 2).
+// Computes all sums of a (rows, k) times b (columns / LANES rounded up, k / 2, LANES, 2).
 void product(const bf16 *a, const bf16 *b, int64_t rows, int64_t k, int threads, const Finish &finish) {
     const int64_t chunks = (rows + CHUNK - 1) / CHUNK, vectors = (finish.columns + LANES - 1) / LANES;
     const int64_t blocks = (vectors + 3) / 4, wide = (vectors + blocks - 1) / blocks; // blocks of nearly equal width
@@ -110,7 +110,7 @@ struct Tap {
     const float *weight;
 };
 
-// VECTORS vectors of channels from c on, of one pixel, whose taps lie `moved` values further.
+// Computes VECTORS vectors of channels of one pixel, from channel c on; its taps are `moved` values further.
 template <int VECTORS>
 inline void gather(const Tap *taps, int count, int64_t moved, int64_t c, int64_t pixel, bf16 *to, const After &after) {
     __m512 sum[VECTORS];
@@ -142,24 +142,24 @@ inline void gather_some(int64_t vectors, const Tap *taps, int count, int64_t mov
 
 extern "C" {
 
-// y (rows, outputs) is x (rows, inputs) times weight (outputs / 16 rounded up, inputs / 2, 16, 2), and what follows.
+// y (rows, outputs) is x (rows, inputs) times weight (outputs / 16 rounded up, inputs / 2, 16, 2), then `After`.
 void frozen_pointwise(const bf16 *x, const bf16 *weight, const float *bias, const bf16 *gate, const bf16 *added, bf16 *y,
                       int64_t rows, int64_t inputs, int64_t outputs, int64_t clip, int threads) {
     product(x, weight, rows, inputs, threads, {{bias, gate, added, clip != 0}, outputs, y, nullptr});
 }
 
-// Convolves each channel of x (n, h, w, c) alone: weight (k, k, c); `above` and `left`: zeros there; elsewhere as many
-// as needed. `back`: x is the gradient of such a convolution's result, and y (n, rows, across, c) that of its input.
+// Convolves each channel of x (n, h, w, c) by weight (k, k, c), with `above` and `left` zeros on these sides, and those
+// needed on the others. `back`: x is the gradient of the result, and y (n, rows, across, c) that of the input.
 void frozen_depthwise(const bf16 *x, const float *weight, const float *bias, const bf16 *gate, bf16 *y, int64_t n,
                       int64_t h, int64_t w, int64_t c, int64_t rows, int64_t across, int64_t k, int64_t stride,
                       int64_t above, int64_t left, int64_t back, int threads) {
     const After after{bias, gate, nullptr, back == 0};
-    const auto source = [&](int64_t place, int64_t i, int64_t pad) { // along one side; negative where there is none
+    const auto source = [&](int64_t place, int64_t i, int64_t pad) { // along one side; negative if there is none
         if (!back) return place * stride - pad + i;
         const int64_t from = place + pad - i;
         return from < 0 || from % stride ? int64_t(-1) : from / stride;
     };
-    // Columns from `first` to before `last` have the whole kernel inside the row; with gaps there are none such.
+    // For columns from `first` up to, not including, `last` the kernel is inside the row; with gaps for no column.
     const bool gaps = back && stride > 1;
     const int64_t step = back ? 1 : stride, before = back ? k - 1 - left : left;
     const int64_t first = gaps ? across : (before + step - 1) / step;
@@ -170,9 +170,9 @@ void frozen_depthwise(const bf16 *x, const float *weight, const float *bias, con
         const bf16 *image = x + line / rows * h * w * c;
         Tap taps[64];
         int count = 0;
-        int64_t since = -1; // the pixel that the taps were found for
+        int64_t since = -1; // the pixel to which the taps belong
         for (int64_t px = 0; px < across; px++) {
-            const bool same = since >= first && px < last; // every column of the kernel is inside: only the place differs
+            const bool same = since >= first && px < last; // the kernel is inside: only its position differs
             if (!same) {
                 count = 0;
                 since = px;
@@ -195,8 +195,8 @@ void frozen_depthwise(const bf16 *x, const float *weight, const float *bias, con
     }
 }
 
-// Rows of patches (n, rows, across, depth) bfloat16 of the image x (n, h, w, c) float32 times `scale` plus `shift`; of
-// the depth, k k c are used. Zeros as above.
+// Writes patches (n, rows, across, depth), bfloat16, of the image x (n, h, w, c), float32, times `scale` plus `shift`;
+// k k c values of the depth are used. Zeros are the same as in `frozen_depthwise`.
 void frozen_patches(const float *x, bf16 *patches, int64_t n, int64_t h, int64_t w, int64_t c, int64_t rows,
                     int64_t across, int64_t k, int64_t stride, int64_t above, int64_t left, int64_t depth, float scale, float shift,
                     int threads) {
@@ -220,8 +220,8 @@ void frozen_patches(const float *x, bf16 *patches, int64_t n, int64_t h, int64_t
         }
 }
 
-// The gradient y of the image in `frozen_patches` from that of the result of a convolution with `inputs` outputs, g
-// (n, rows, across, inputs). weight: as `frozen_pointwise` takes it, `depth` columns.
+// Writes y, the gradient of the image of `frozen_patches`, from g (n, rows, across, inputs), the gradient of the
+// convolution of patches. weight: in the layout of `frozen_pointwise`, with `depth` columns.
 void frozen_image_gradient(const bf16 *g, const bf16 *weight, float *y, int64_t n, int64_t h, int64_t w, int64_t c,
                            int64_t rows, int64_t across, int64_t k, int64_t stride, int64_t above, int64_t left, int64_t depth,
                            int64_t inputs, float scale, int threads) {

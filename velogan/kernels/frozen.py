@@ -42,7 +42,7 @@ class FrozenMaps(nn.Module):
 
 
 class FrozenMix(nn.Module):
-    """Computes `net`, a mixing of maps, natively under a bfloat16 autocast, else calls it; no second derivatives."""
+    """Mixes feature maps like `net`, natively under a bfloat16 autocast, else by calling it; no second derivatives."""
 
     def __init__(self, net: nn.Module, gemm: Bf16Gemm):
         super().__init__()
@@ -250,7 +250,7 @@ def _padding_before(side: int, kernel: int, stride: int) -> int:
 
 
 class _Maps(torch.autograd.Function):
-    """A packed network as one operation, which saves the output of every ReLU6 for the backward pass."""
+    """One operation for a packed network; it saves the output of every ReLU6 for the backward pass."""
 
     @staticmethod
     def forward(ctx, images: Tensor, network: _PackedNetwork):
@@ -293,7 +293,7 @@ class _Maps(torch.autograd.Function):
 
 
 class _Mix(torch.autograd.Function):
-    """The mixing of maps as one operation: map i becomes across[i](map i) + upsampled down[i](mixed map i + 1)."""
+    """One operation for the mixing of maps: map i becomes across[i](map i) + upsampled down[i](mixed map i + 1)."""
 
     @staticmethod
     def forward(ctx, across: list[_Pointwise], down: list[_Pointwise], *maps: Tensor):

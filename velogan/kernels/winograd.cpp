@@ -22,7 +22,7 @@ constexpr int64_t over(int64_t count, int64_t by) { return (count + by - 1) / by
 constexpr int64_t up(int64_t count, int64_t to) { return over(count, to) * to; }
 
 struct Tile {
-    int64_t image, row, column; // image: of all phases of all pictures
+    int64_t image, row, column; // image: index among all phases of all images
 };
 
 // An image with `pad` zeros around it, cut into overlapping 4x4 tiles, one for each 2x2 pixels of the result. `parts` is
@@ -128,7 +128,7 @@ void write_result(const float *m, int64_t place, const float *bias, int64_t chan
 struct Rows {
     int64_t at[STRIPS], count = 0;
 
-    // Calls transform(row, strip, below) for each row: it is `below` rows below the strip.
+    // Calls transform(row, strip, below) for each row; `below` counts the rows from the strip's first.
     template <typename F> Rows(const Plane &s, int64_t first, int64_t strips, F transform) {
         for (int64_t i = 0; i < strips; i++) {
             const bool follows = i && s.follows(first + i);
@@ -337,7 +337,7 @@ void winograd_gradient(const bf16 *x, const bf16 *g, float *dw, int64_t n, int64
             for (int i = 0; i < 2; i++) {
                 const int64_t place = k % pairs * 2 + i;
                 Tile tile = s.tile(first + k / pairs, place);
-                if (place >= s.wide) tile.image = s.images; // there is none: an odd number of tiles
+                if (place >= s.wide) tile.image = s.images; // no such tile: their number is odd
                 result_pixels(g, none.get(), e[i], s, out, tile);
             }
             transform_pair(out, y.get() + k * BLOCK * 2, y_place, y_block,

@@ -11,7 +11,7 @@ constexpr int64_t BLOCK = 64;   // columns that are transformed back at a time
 constexpr int64_t TILES = 48;   // tiles at a time in a convolution: their sums fit into the second-level cache
 constexpr int64_t SUMMED = 128; // tiles that one product of the weights' gradient sums over
 
-// The transforms, in one direction, of numbers that lie `from` apart to such that lie `to` apart.
+// The transforms in one direction, from numbers that are `from` apart to numbers that are `to` apart.
 struct Image { // Bt d: 6 pixels to 6 places
     static constexpr int in = 6, out = 6;
     static inline void apply(const vec *d, int from, vec *v, int to) {
@@ -93,7 +93,7 @@ void convolve(const float *x, const float *none, const float *u, float *y, const
               int64_t count, float *v, float *m) {
     const int64_t row = up(s.c, WIDE) + APART, v_place = TILES * row + APART, m_place = TILES * BLOCK + APART;
     const int64_t panel = s.c * PANEL, u_place = over(out, PANEL) * panel;
-    const int64_t share = up(panel / over(count, HIGH), 16); // of the next panel, which each product has brought near
+    const int64_t share = up(panel / over(count, HIGH), 16); // part of the next panel that each product prefetches
     for (int64_t t = 0; t < count; t++) {
         const float *d[36];
         pixels(x, none, d, 6, s, first + t, s.pad, s.h, s.w, s.c);
@@ -155,7 +155,7 @@ int64_t winograd32_size(int64_t rows, int64_t columns) { return PLACES * over(co
 void winograd32_convolve(const float *x, const float *u, float *y, int64_t n, int64_t h, int64_t w, int64_t c,
                          int64_t out, int64_t pad, int threads) {
     const Plane s{n, h, w, c, pad};
-    const int64_t most = std::min(TILES, up(over(s.tiles, over(s.tiles, TILES)), HIGH)); // so that all do as much
+    const int64_t most = std::min(TILES, up(over(s.tiles, over(s.tiles, TILES)), HIGH)); // blocks of nearly equal size
     const auto none = buffer(c);
     std::fill_n(none.get(), c, 0.f);
 #pragma omp parallel num_threads(threads)

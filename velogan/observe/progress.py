@@ -109,7 +109,7 @@ class TrainingBar:
 
 
 class _Line:
-    """One bar, or plain lines instead of it."""
+    """A progress bar, or plain lines if there is no terminal."""
 
     def __init__(self, display: Display, name: str) -> None:
         self._display = display

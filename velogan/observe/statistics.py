@@ -31,7 +31,7 @@ class Stats:
         self._sums[names][-1].add_(1)
 
     def state_tensors(self) -> Iterator[Tensor]:
-        """Yield the tensors of sums, which `on_step_end` updates in place."""
+        """Yield the tensors in which `on_step_end` accumulates sums in place."""
         yield from self._sums.values()
 
     def tick(self) -> dict[str, float]:

@@ -104,7 +104,7 @@ class _Distances:
 
 
 def find_failures(stats: Log) -> list[Failure]:
-    """Return the failures that the last rows of a log show: signs, bad scores and discriminators that won."""
+    """Return the failures in the last rows of a log: signs of failure, bad scores and discriminators that won."""
     names = dict.fromkeys(name for row in stats for name in row)
     results = [_check_sign(stats, name) for name in names if name.startswith(FAILURE)]
     both, *single = (_Distances(stats, suffix) for suffix in _SUFFIXES)

@@ -48,7 +48,7 @@ def colour_class(operation: str) -> str:
 
 
 def generator_cells(genotype: Genotype, direction: Direction) -> list[Cell]:
-    """Return the cells of a generator, in order. The space `code` has single operations around them."""
+    """Return the cells of a generator, in order; for the space `code` with a single operation at either end."""
     names = genotype.generators[direction]
     kinds = generator_kinds(0, genotype.space)
     outer = (len(kinds) - 4) // 2

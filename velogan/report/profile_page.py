@@ -190,7 +190,7 @@ def _launch_row(name: str, amount: Mapping[str, Any], of: Mapping[str, Any]) -> 
 
 
 def _launch_plots(launches: Mapping[str, Any]) -> list[str]:
-    """Return Figures 4 and 6 of "Cycling Faster Through CycleGAN": delays of kernels, durations of short kernels."""
+    """Return plots like Figures 4 and 6 of "Cycling Faster Through CycleGAN": kernel delays, and short durations."""
     delays = _histogram(launches["delays"], lambda row: row["below"] > 100)
     short = _histogram(launches["shorter"], lambda row: False)
     return [
@@ -212,7 +212,7 @@ def _histogram(bins: Sequence[Mapping[str, float]], is_red: Callable[[Mapping[st
 
 
 def _stream_plot(streams: Mapping[str, Any]) -> str:
-    """Return Figure 1 of "Cycling Faster Through CycleGAN": the work of each stream of the device over time."""
+    """Return a plot like Figure 1 of "Cycling Faster Through CycleGAN": the work of each CUDA stream over time."""
     lanes, length = streams["lanes"], streams["microseconds"]
     overlap = streams["overlap"]
     width, left = 1000, 86

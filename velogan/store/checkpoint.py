@@ -275,7 +275,7 @@ def remove_leftovers(run: Path, pattern: str) -> None:
 
 
 def digest(folder: Path) -> str:
-    """Return the SHA-256 of all that training computed: networks, averages, optimizers, pools; not of the clock."""
+    """Return a SHA-256 of all that training computed (networks, averages, optimizers, pools), without the clock."""
     files = json.loads((folder / "manifest.json").read_text())["files"]
     lines = [f"{name}:{files[name]}\n" for name in sorted(files) if name != "clock.json"]
     return hashlib.sha256("".join(lines).encode()).hexdigest()

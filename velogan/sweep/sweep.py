@@ -154,7 +154,7 @@ def add_test_scores(plan: SweepPlan, result: Mapping[str, Any], log: StatusLog) 
 
 
 def unchanged_input_score(metric: str, trials: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the mean over trials of the metric of the unchanged inputs; None if the logs do not have it."""
+    """Return the metric of the unchanged inputs, averaged over the finished trials; None if no log has it."""
     logs = [read_stats(Path(trial["run"])) for trial in trials if trial["status"] == "done"]
     last = [next((row for row in reversed(rows) if IDENTITY_SCORE in row), {}) for rows in logs]
     values = [
@@ -182,7 +182,7 @@ def _check_folder(run: Path, trial: Trial, out: Path, metric: str) -> None:
 
 
 def _check_metric(plan: SweepPlan, trials: Sequence[Trial]) -> None:
-    """Raise ValueError if the metric cannot be computed on a trial's images. Missing images are no error yet."""
+    """Raise ValueError if the metric cannot be computed on a trial's images. Missing images are no error here."""
     trials = trials or [
         plan.trial({dimension.field: dimension.sample(random.Random(0)) for dimension in plan.dimensions}, 0)
     ]

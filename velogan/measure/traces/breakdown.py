@@ -104,7 +104,7 @@ def kernels(timeline: Timeline, *, top: int = 15) -> Table:
 
 
 def launches(timeline: Timeline) -> Table:
-    """Return the launches of a CUDA device that may cost time.
+    """Return the kernel launches that may slow down a CUDA device.
 
     short: kernels that take less time than their launch; shares are of kernels and their time
     slow: launching calls of more than 50 us; shares are of launching calls and their time
