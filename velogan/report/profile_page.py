@@ -190,7 +190,7 @@ def _launch_row(name: str, amount: Mapping[str, Any], of: Mapping[str, Any]) -> 
 
 
 def _launch_plots(launches: Mapping[str, Any]) -> list[str]:
-    """Return plots like Figures 4 and 6 of "Cycling Faster Through CycleGAN": kernel delays, and short durations."""
+    """Return plots of delays and of short kernels, like Figures 4 and 6 of "Cycling Faster Through CycleGAN"."""
     delays = _histogram(launches["delays"], lambda row: row["below"] > 100)
     short = _histogram(launches["shorter"], lambda row: False)
     return [

@@ -95,7 +95,7 @@ def translate_at_scale(
 
         started = time.perf_counter()
         try:
-            for number, summary, memory in _results(source, load, options, workers, gpus=gpus):
+            for number, summary, memory in _finished_parts(source, load, options, workers, gpus=gpus):
                 total, peak = total.merge(summary), max(peak, memory)
                 del remaining[number]
                 if progress is not None:
@@ -110,7 +110,7 @@ def translate_at_scale(
     return replace(total, seconds=seconds), max(peak, peak_memory_mb())
 
 
-def _results(
+def _finished_parts(
     source: PartitionedInput, load: LoadTranslator, options: TranslateOptions, workers: int, *, gpus: bool
 ) -> Iterator[tuple[int, Summary, float]]:
     """Yield the number of each finished part, its summary and the peak memory of its worker in MB."""

@@ -329,15 +329,15 @@ def _encode_node(node: Any, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"cannot store a {type(node).__name__} in a checkpoint")
 
 
-def _decode_tree(node: dict[str, Any], tensor: Any) -> Any:
+def _decode_tree(node: dict[str, Any], get_tensor: Any) -> Any:
     ((kind, content),) = node.items()
     match kind:
         case "tensor":
-            return tensor(content)
+            return get_tensor(content)
         case "dict":
-            return {key: _decode_tree(value, tensor) for key, value in content}
+            return {key: _decode_tree(value, get_tensor) for key, value in content}
         case "list":
-            return [_decode_tree(value, tensor) for value in content]
+            return [_decode_tree(value, get_tensor) for value in content]
         case "value":
             return content
     raise ValueError(f"{kind!r} is not a kind of value")

@@ -104,10 +104,10 @@ def _tune(job: _Job) -> None:
             **space,
         )
         for result in tuner.fit():
-            _save_end(job, result)
+            _save_final_status(job, result)
 
 
-def _save_end(job: _Job, result: Any) -> None:
+def _save_final_status(job: _Job, result: Any) -> None:
     """Save the status of a trial that did not end by itself: `asha` stopped it, or its worker was lost."""
     trial = job.trial(result.config)
     name, facts = trial.name, {"settings": dict(trial.settings), "seed": trial.seed, "budget": job.plan.budget}

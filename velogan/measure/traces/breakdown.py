@@ -23,7 +23,7 @@ SLOW_LAUNCH_US, LONG_DELAY_US = 50.0, 100.0
 Table = dict[str, Any]
 
 
-def row(count: float, microseconds: float, *, totals: tuple[float, float], window: float) -> Table:
+def make_row(count: float, microseconds: float, *, totals: tuple[float, float], window: float) -> Table:
     """Return a table row: a count, a time, their shares of `totals`, and the time's share of the profiled `window`."""
     return {
         "count": count,
@@ -47,9 +47,9 @@ def temporal(timeline: Timeline) -> Table:
     compute_us, busy_us = _total(compute_spans), _total(busy)
     total = (len(work), window)
     return {
-        "compute": row(len(computations), compute_us, totals=total, window=window),
-        "non_compute": row(len(work) - len(computations), busy_us - compute_us, totals=total, window=window),
-        "idle": row(len(gaps), window - busy_us, totals=(len(gaps), window), window=window),
+        "compute": make_row(len(computations), compute_us, totals=total, window=window),
+        "non_compute": make_row(len(work) - len(computations), busy_us - compute_us, totals=total, window=window),
+        "idle": make_row(len(gaps), window - busy_us, totals=(len(gaps), window), window=window),
         "of": {"count": len(work), "microseconds": round(window, 3), "steps": len(timeline.steps)},
     }
 
@@ -68,7 +68,7 @@ def idle(timeline: Timeline) -> Table:
         gaps[_reason(starts.get(end), start, end)].append(end - start)
     totals = (sum(map(len, gaps.values())), sum(map(sum, gaps.values())))
     window = _length(timeline.window)
-    rows = {reason: row(len(gaps_us), sum(gaps_us), totals=totals, window=window) for reason, gaps_us in gaps.items()}
+    rows = {reason: make_row(len(times), sum(times), totals=totals, window=window) for reason, times in gaps.items()}
     return rows | {"of": {"count": totals[0], "microseconds": round(totals[1], 3)}}
 
 
@@ -86,8 +86,8 @@ def kernels(timeline: Timeline, *, top: int = 15) -> Table:
     work, window = timeline.work, _length(timeline.window)
     totals = (len(work), _duration(work))
 
-    def row_of(activities: Sequence[Activity]) -> Table:
-        return row(len(activities), _duration(activities), totals=totals, window=window)
+    def summarize(activities: Sequence[Activity]) -> Table:
+        return make_row(len(activities), _duration(activities), totals=totals, window=window)
 
     memory = [activity for activity in work if activity.kind == "memory"]
     # by the start of the name as in HTA ("Memcpy DtoH"); on a CPU by the operator's name
@@ -95,10 +95,10 @@ def kernels(timeline: Timeline, *, top: int = 15) -> Table:
     by_name = _group_by(work, lambda activity: (activity.name, activity.group))
     longest = sorted(by_name.values(), key=_duration, reverse=True)[:top]
     return {
-        **{kind: row_of([a for a in work if a.kind == kind]) for kind in ("compute", "memory", "communication")},
-        "by_memory_kind": {name: row_of(copies) for name, copies in sorted(by_memory.items())},
-        "by_group": {group: row_of([a for a in work if a.group == group]) for group in GROUPS},
-        "top": [{"name": a.name, "group": a.group, "kind": a.kind} | row_of([a, *others]) for a, *others in longest],
+        **{kind: summarize([a for a in work if a.kind == kind]) for kind in ("compute", "memory", "communication")},
+        "by_memory_kind": {name: summarize(copies) for name, copies in sorted(by_memory.items())},
+        "by_group": {group: summarize([a for a in work if a.group == group]) for group in GROUPS},
+        "top": [{"name": a.name, "group": a.group, "kind": a.kind} | summarize([a, *others]) for a, *others in longest],
         "of": {"count": totals[0], "microseconds": round(totals[1], 3), "names": len(by_name)},
     }
 
@@ -127,9 +127,9 @@ def launches(timeline: Timeline) -> Table:
         for name, durations in (("kernels", times), ("launches", calls.values()), ("delays", delays))
     }
     return {
-        "short": row(len(short), sum(short), totals=totals["kernels"], window=window),
-        "slow": row(len(slow), sum(slow), totals=totals["launches"], window=window),
-        "delayed": row(len(long), sum(long), totals=totals["delays"], window=window) | {"share_of_window": None},
+        "short": make_row(len(short), sum(short), totals=totals["kernels"], window=window),
+        "slow": make_row(len(slow), sum(slow), totals=totals["launches"], window=window),
+        "delayed": make_row(len(long), sum(long), totals=totals["delays"], window=window) | {"share_of_window": None},
         "of": {name: {"count": count, "microseconds": round(time, 3)} for name, (count, time) in totals.items()},
         "delays": histogram(delays),
         "shorter": histogram(short),
