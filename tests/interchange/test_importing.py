@@ -15,7 +15,7 @@ from torch import nn
 
 from velogan.cli import main
 from velogan.config import Config, read_config, to_yaml
-from velogan.interchange.bundle import load_all
+from velogan.interchange.bundle import load_translators
 from velogan.store.checkpoint import find_checkpoint, load_weights
 from velogan.translate.model import load_translator
 
@@ -119,7 +119,7 @@ def test_imports_and_exports_networks_of_cut(tmp_path: Path, print_line: RunJson
     assert [network["role"] for network in result["networks"]] == ["D_A", "G_A"]
     assert all("anti-aliased" in network["network"] for network in result["networks"])
     images = torch.rand(1, 3, 36, 36) * 2 - 1
-    assert list(models := load_all(run)) == ["a2b"]  # what velogan serve serves
+    assert list(models := load_translators(run)) == ["a2b"]  # what velogan serve serves
     assert torch.equal(models["a2b"](images), net(images))
     assert print_line("export", run, tmp_path / "back", "--format", "reference")[0] == 0
     (file,) = (tmp_path / "back").glob("latest_net_G.pth")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its one-line summary, and where its class is, as `module:name` with a module of this package."""
+    """A command: its one-line summary, and the path of its class in this package, such as `train:Train`."""
 
     summary: str
     class_path: str

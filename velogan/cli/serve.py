@@ -56,7 +56,7 @@ class Serve(Flags):
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.engine.device import resolve_device
         from velogan.files import require
-        from velogan.interchange.bundle import load_all
+        from velogan.interchange.bundle import load_translators
         from velogan.interchange.hub import resolve_model_path
         from velogan.observe.progress import Display
         from velogan.serve.server import choose_token, open_socket, page_url, serve
@@ -75,7 +75,7 @@ class Serve(Flags):
         TranslateOptions(tile=self.tile)  # raises ValueError if the value is not valid
         token = choose_token(self.host, self.token or os.environ.get("VELOGAN_TOKEN") or None)
         with Display() as display, open_socket(self.host, self.port) as listener:
-            models = load_all(
+            models = load_translators(
                 resolve_model_path(self.model),
                 weights=self.weights,
                 checkpoint=self.checkpoint,

@@ -95,7 +95,7 @@ def fetch_inception(cache: Path, *, task: Task) -> Path:
 
 
 def default_features() -> Judge | Literal["none"]:
-    """Return `JUDGE` if its weights are installed, else none."""
+    """Return `JUDGE` if its weights are installed, else "none"."""
     return JUDGE if find_lite(JUDGE) else "none"
 
 

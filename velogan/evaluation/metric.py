@@ -210,7 +210,7 @@ def _open_scorer(
     return scorer, (scorer.load(a, b), scorer.load(b, a))
 
 
-def _with_ground_truth(sources: Sources, rendered: Path) -> Iterator[DomainSource]:
+def _with_ground_truth(sources: Sources, folder: Path) -> Iterator[DomainSource]:
     """Yield both domains with held-out images, and their true translations if known, in place of the test images."""
     a, b = sources.a, sources.b
     assert a.validation is not None
@@ -219,7 +219,7 @@ def _with_ground_truth(sources: Sources, rendered: Path) -> Iterator[DomainSourc
     ground_truth = None
     names = {"A": a.validation.names, "B": b.validation.names}
     if isinstance(a.train, Folder):
-        ground_truth = render_truth(a.train.directory.parent, names, into=rendered)  # pyright: ignore[reportArgumentType]
+        ground_truth = render_truth(a.train.directory.parent, names, into=folder)  # pyright: ignore[reportArgumentType]
     for domain, other in ((a, b.validation), (b, a.validation)):
         truth = other.directory if is_paired and isinstance(other, Folder) else None
         mask = None

@@ -25,7 +25,7 @@ from velogan.types import Direction
 
 
 class Sampler:
-    """Writes `RUN/samples/<images>-a2b.png` and `-b2a.png`: input, translated, back, and truth if known.
+    """Writes the grids `RUN/samples/<images>-a2b.png` and `-b2a.png`: input, translation, third column, truth if known.
 
     The third column shows the reconstruction of the input if the method has an autoencoder, else the translation back.
     A run that learns one direction has `-b2b.png` instead of `-b2a.png`: images of B through the generator to B, which

@@ -142,8 +142,8 @@ def _patch_distance(fake: Tensor, real: Tensor) -> float:
 def _choose_features(used: Set[str]) -> str | None:
     """Return the network whose feature maps are compared; None if discriminators use none.
 
-    `JUDGE` if it is installed and the networks `used` by discriminators are other EfficientNet-Lites, else one of
-    `used`: a custom network is also its own judge, since `JUDGE` may not suit the images that it was made for.
+    This is `JUDGE` if it is installed and the networks `used` by discriminators are other EfficientNet-Lites. Otherwise
+    it is one of `used`, even a custom network, since `JUDGE` may not suit the images of a custom network.
     """
     judge_fits = JUDGE not in used and used <= set(LITE_SHA256) and find_lite(JUDGE) is not None
     return JUDGE if used and judge_fits else min(used, default=None)

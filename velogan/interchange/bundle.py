@@ -64,7 +64,7 @@ def write_export(path: Path, out: Path, *, format: Format, options: ExportOption
         model = load_translator(path, direction=options.direction, **load_options)
         models: dict[Direction, Translator] = {model.direction: model}
     else:
-        models = load_all(path, **load_options)
+        models = load_translators(path, **load_options)
     runtime = b""
     if format == "web":
         for model in models.values():
@@ -128,7 +128,7 @@ def _check_output(out: Path, card_file: Path, *, format: Format, is_single: bool
         raise ValueError(f"{out} is a run or one of its checkpoints and would be overwritten: choose another folder")
 
 
-def load_all(path: Path, **options: Any) -> dict[Direction, Translator]:
+def load_translators(path: Path, **options: Any) -> dict[Direction, Translator]:
     """Load the generators of a folder or file by direction; `options` are those of `load_translator`."""
     roles = () if path.is_file() else load_networks(path)
     directions: list[Direction | None] = [direction for direction, role in GENERATOR_FILES.items() if role in roles]

@@ -76,7 +76,7 @@ def render_card(
     """
     name = metadata.name or ""
     licence = f"`{metadata.license}`, as its publisher states." if metadata.license else _UNSTATED
-    text = _template("card.md").format(
+    text = _read_template("card.md").format(
         title=name.rpartition("/")[2] or ", ".join(exported.file.name for _, exported in files.values()),
         directions=" and ".join(
             f"{direction}: {' to '.join(model.domains) if model.header.get('data') else 'unknown pictures'}"
@@ -150,7 +150,7 @@ def _example_code(model: Translator, file: Path, format: Format) -> str:
         else 'np.save("translated.npy", pixels)'
     )
     (low, high), (low_out, high_out) = (fmt.range or full_range(fmt.dtype) for fmt in (model.input, model.output))
-    return _template("card_code.md").format(
+    return _read_template("card_code.md").format(
         library="onnxruntime" if format == "onnx" else "torch",
         read=f'np.atleast_3d(Image.open("photo.jpg").convert("{mode}"))'
         if mode
@@ -166,7 +166,7 @@ def _example_code(model: Translator, file: Path, format: Format) -> str:
     )
 
 
-def _template(name: str) -> str:
+def _read_template(name: str) -> str:
     return resources.files("velogan.interchange").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -260,7 +260,7 @@ def _example_inputs(model: Translator) -> Tensor:
 
 @torch.inference_mode()
 def _max_difference(model: Translator, run: RunNetwork, sizes: list[Size]) -> float:
-    """Return the largest difference on an image of noise and on two smooth images of each size."""
+    """Return the largest difference between `run` and `model`, on one noise image and two smooth images per size."""
     generator, channels = torch.Generator().manual_seed(0), model.header.get("in_channels", 3)
     differences = []
     for size in sizes:

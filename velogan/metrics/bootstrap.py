@@ -56,7 +56,7 @@ def draw_counts(count: int, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
 
 
 def resampled_means(values: Tensor, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
-    """Return the means `(R,)` over resamples of one value per image `(N,)`, finite ones only; NaN if fewer than two."""
+    """Return means `(R,)` of the finite `values` `(N,)` of images over bootstrap resamples; NaN if fewer than two."""
     if values.isfinite().sum() < 2:
         return torch.full((resamples,), math.nan)
     weights = draw_counts(len(values), seed=seed, resamples=resamples) * values.isfinite()

@@ -52,7 +52,7 @@ def find_label_colours(truths: Sequence[Tensor]) -> Tensor | None:
 
 
 def _flat_pixels(levels: Tensor) -> Tensor:
-    """Return at most about `_MAX_PIXELS` pixels `(N, C)` of an image `(C, H, W)` that resemble their neighbours."""
+    """Return up to about `_MAX_PIXELS` pixels `(N, C)` of an image `(C, H, W)` that resemble their neighbours."""
     pixels = levels.flatten(1).T[_flat_mask(levels).flatten()]
     return pixels[:: max(len(pixels) // _MAX_PIXELS, 1)]
 

@@ -61,7 +61,7 @@ def luminance(images: Tensor) -> Tensor:
 
 
 def _ssim_parts(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return brightness (equation 6), and contrast times structure (9 times 10, Wang et al. 2004), of each window."""
+    """Return each window's brightness (Wang et al. 2004, eq. 6), and contrast times structure (eq. 9 and 10)."""
     if min(x.shape[-2:]) < _WINDOW:
         raise ValueError(f"SSIM needs sides of at least {_WINDOW} pixels, got {tuple(x.shape[-2:])}: use larger images")
     x, y = x.double() + 1, y.double() + 1  # intensities from 0, as the paper's formula takes them

@@ -46,7 +46,7 @@ def level_patches(images: Tensor, *, patches: int = 128, seed: int = 0) -> dict[
     """
     levels = laplacian_pyramid(images)
     return {
-        f"{PATCH_PREFIX}{level.shape[2]}x{level.shape[3]}": _patches(level, patches, seed + number)
+        f"{PATCH_PREFIX}{level.shape[2]}x{level.shape[3]}": _draw_patches(level, patches, seed + number)
         for number, level in enumerate(levels)
     }
 
@@ -89,7 +89,7 @@ def cumulative_histograms(fake: Tensor, real: Tensor, *, seed: int) -> tuple[Ten
     absolute differences of two sets' mean shares, times the width.
     """
     x, y = _normalise(fake, real)
-    directions = _directions(_GRID_DIRECTIONS, x.shape[1], seed, x.device)
+    directions = _draw_directions(_GRID_DIRECTIONS, x.shape[1], seed, x.device)
     x, y = directions @ x.T, directions @ y.T
     low = torch.minimum(x.amin(1), y.amin(1))
     width = ((torch.maximum(x.amax(1), y.amax(1)) - low) / _GRID_STEPS).clamp(min=1e-12)
@@ -139,7 +139,7 @@ def _normalise(fake: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def _patches(level: Tensor, count: int, seed: int) -> Tensor:
+def _draw_patches(level: Tensor, count: int, seed: int) -> Tensor:
     """Draw `count` random patches of each image: `(N, count, C, patch pixels)`."""
     n, channels, height, width = level.shape
     side = min(PATCH_SIDE, height, width)
@@ -157,7 +157,7 @@ def _wasserstein(x: Tensor, y: Tensor, projections: int, seed: int) -> float:
 
     If N and M differ, values of equal relative rank are compared.
     """
-    directions = _directions(projections, x.shape[1], seed, x.device)
+    directions = _draw_directions(projections, x.shape[1], seed, x.device)
     projected = [(directions @ rows.T).cpu().numpy() for rows in (x, y)]
     x, y = (torch.from_numpy(np.sort(rows, axis=1)) for rows in projected)  # in a twentieth of torch's time on a CPU
     count = max(x.shape[1], y.shape[1])
@@ -165,6 +165,6 @@ def _wasserstein(x: Tensor, y: Tensor, projections: int, seed: int) -> float:
     return (x - y).abs().mean().item()
 
 
-def _directions(count: int, size: int, seed: int, device: torch.device) -> Tensor:
+def _draw_directions(count: int, size: int, seed: int, device: torch.device) -> Tensor:
     directions = torch.randn(count, size, generator=torch.Generator().manual_seed(seed)).to(device)
     return directions / directions.norm(dim=1, keepdim=True)

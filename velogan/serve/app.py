@@ -25,11 +25,11 @@ MultiPartParser.spool_max_size = 2**62  # an upload is never a temporary file: t
 router = APIRouter()
 
 
-def _service(request: Request) -> TranslationService:
+def _get_service(request: Request) -> TranslationService:
     return request.app.state.service
 
 
-Service = Annotated[TranslationService, Depends(_service)]
+Service = Annotated[TranslationService, Depends(_get_service)]
 
 
 def build_app(service: TranslationService, *, token: str | None, host: str = "127.0.0.1") -> FastAPI:

@@ -38,7 +38,7 @@ class Translator:
 
     net: the network
     multiple: image sides are padded to multiples of this number of pixels
-    device: where it computes
+    device: the device that it computes on
     file: its weights file, or None
     header: the metadata of the file
     accelerate: converts networks to a faster form, or None
@@ -106,7 +106,7 @@ class Translator:
         return net if self.accelerate is None else self.accelerate(net, rounded=rounded)
 
     def dtype(self, *, rounded: bool) -> torch.dtype:
-        """Return the dtype of accelerated convolutions."""
+        """Return the dtype in which `translate_fast` computes convolutions."""
         return torch.float32 if self.accelerate is None else self.accelerate.dtype(rounded=rounded)
 
     def tf32_disabled(self, *, rounded: bool) -> AbstractContextManager[object]:

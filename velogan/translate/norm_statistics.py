@@ -137,7 +137,7 @@ def _is_per_image(layer: nn.Module) -> bool:
 
 
 def _is_measurable(step: nn.Module) -> TypeGuard[nn.InstanceNorm2d]:
-    """Return whether `step` is an instance norm, which can use the statistics of the complete picture."""
+    """Return whether `step` is an instance norm whose statistics can be measured over the complete picture."""
     return isinstance(step, nn.InstanceNorm2d) and _is_per_image(step) and forward_kind_of(step) is not None
 
 
