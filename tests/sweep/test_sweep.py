@@ -142,7 +142,7 @@ def test_reports_a_missing_extra(
     tiny_plan: Callable[..., SweepPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ValueError, match=r"velogan sweep needs optuna, which cannot be imported here: .*\[sweep\]"):
+    with pytest.raises(ValueError, match=r"velogan sweep needs optuna, which cannot be imported: .*\[sweep\]"):
         run(tiny_plan(), tmp_path)
 
 
