@@ -112,7 +112,7 @@ def test_maps_are_kept_until_the_translation_is_newer(folders: tuple[Path, Path]
     write_maps(_estimator(GreysBlue()), jobs)
     assert jobs[0][1].stat().st_mtime_ns > old[0]
     assert jobs[1][1].stat().st_mtime_ns == old[1]
-    assert len(write_maps(_estimator(GreysBlue()), jobs, without=["a.png"])) == 1
+    assert len(write_maps(_estimator(GreysBlue()), jobs, excluded=["a.png"])) == 1
 
 
 def test_reports_a_picture_with_the_name_of_a_map(folders: tuple[Path, Path]):

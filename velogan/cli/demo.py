@@ -106,7 +106,7 @@ def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: 
 
 @contextmanager
 def _stop_after(seconds: float, config: Config, trainer: Trainer, *_: object) -> Iterator[None]:
-    """Stop training in this context after `seconds` as Ctrl-C does: the run is saved and can be resumed."""
+    """Stop training in this context after `seconds`, like Ctrl-C: the run is saved and can be resumed."""
     timer = threading.Timer(seconds, setattr, (trainer, "stop_requested", True))
     timer.start()
     try:

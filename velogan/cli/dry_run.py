@@ -93,7 +93,7 @@ def _describe_preparation(data: DataConfig) -> str:
 def _estimate(
     config: Config, *, images: int | None, minutes: float, log: Any
 ) -> tuple[int | None, dict[str, float] | None]:
-    """Time a few steps on random images; return the number of images per domain, and the time and memory of training.
+    """Time a few steps on random images; return the run length in images per domain, and its time and memory.
 
     `images`: run length; if None, it follows from `minutes`. A long run on a GPU is faster: it compiles its steps.
     """

@@ -100,7 +100,7 @@ class Evaluate(Flags):
             folders = [self.run, self.against] if self.against else scored_folders(result["protocol"]["data"])
             missing = MISSING_JUDGE if self.features is None and features == "none" else None
             lines = [
-                *(describe_skipped_files(folder, scans=False) for folder in folders),
+                *(describe_skipped_files(folder, no_scans=False) for folder in folders),
                 duplicates_warning(result),
                 result.get("unsaved"),
                 missing,

@@ -163,8 +163,8 @@ def explain_parse_error(output: str, argv: Sequence[str], *, flags: Sequence[str
     if match := re.search(r"Error parsing (--[\w.-]+): (.*?) Argument helptext", output):
         flag, reason = match.groups()
         expected = "a whole number" if "'int'" in reason or "int()" in reason else "a number"
-        if word := re.search(r"choices \('(?!None')(\w+)',\)", reason):
-            expected += f", or {word[1]}"
+        if hit := re.search(r"choices \('(?!None')(\w+)',\)", reason):
+            expected += f", or {hit[1]}"
         argument = " ".join([flag, *_values_of(argv, flag)])
         return f"{argument}: give {'two numbers' if 'FLOAT FLOAT' in reason else expected}"
     if match := re.search(r"invalid choice '(.*?)' for argument '(.*?)'\. Expected one of \((.*)\)", output):

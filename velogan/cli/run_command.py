@@ -73,7 +73,7 @@ def run_training(command: RunCommand, config: Config, argv: list[str], *, addres
     """Train in the folder of --out, with progress on standard error.
 
     argv: the complete command line, for the run's record
-    address: address of a running Ray cluster for training on several nodes; None: start Ray on this machine
+    address: address of a running Ray cluster, for training by several processes; None: start Ray on this machine
     """
     if command.out is None:
         raise ValueError("--out is missing: give the folder for the run")
@@ -82,9 +82,9 @@ def run_training(command: RunCommand, config: Config, argv: list[str], *, addres
     if config.train.exchange_every is None:
         from velogan.training.run import train
     else:
-        from velogan.training.nodes.run import train as train_on_nodes
+        from velogan.training.nodes.run import train as train_with_ray
 
-        train = partial(train_on_nodes, address=address)
+        train = partial(train_with_ray, address=address)
     preset = str(command.config) if command.config else command.preset
     with Display(quiet=not is_main_process()) as display:
         result = train(

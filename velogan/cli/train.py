@@ -92,7 +92,7 @@ class Train(RunCommand):
 
     @classmethod
     def base_config(cls, argv: Sequence[str]) -> Config:
-        """Return the configuration before field flags: of the preset, or of the run in --out if no preset is named."""
+        """Return the defaults of field flags: from the preset or --config, or else from the run in --out."""
         if cls.resolve_preset(argv) != RECOMMENDED:
             return super().base_config(argv)
         out = value_of(argv, "--out")
@@ -142,7 +142,7 @@ def _describe_recommended(config: Config) -> str:
 
 
 def _apply_genotype(command: Train, config: Config) -> Config:
-    """Return `config` with the networks of --genotype, if given, and print their sizes."""
+    """Apply --genotype, if given, to the networks of `config`, or only its sizes (--sizes-only); print the sizes."""
     from velogan.networks.genotype import read_genotype
 
     widths = {"--hidden": command.hidden, "--match-size": command.match_size}

@@ -137,14 +137,14 @@ class Translate(Flags):
             if summary.renamed and output.suffix and not output.is_dir():  # the requested format could not be written
                 output = output.with_suffix(summary.renamed[0][1])
             _print_summary(display, summary, output)
-            for line in filter(None, (describe_skipped_files(self.input, scans=True), _describe_animated(summary))):
+            for line in filter(None, (describe_skipped_files(self.input, no_scans=True), _describe_animated(summary))):
                 display.print_line(line)
             result, code = _make_outcome(summary, peak_memory_mb())
             if estimator is None:
                 return result, code
             options: Any = {"overwrite": self.overwrite, "tile": self.tile}
             failed = [name for name, _ in summary.failed]
-            maps = write_maps(estimator, jobs, without=failed, progress=display.task("uncertainty maps"), **options)
+            maps = write_maps(estimator, jobs, excluded=failed, progress=display.task("uncertainty maps"), **options)
             for uncertainty_map in maps:
                 if uncertainty_map.reason:
                     display.print_line(f"{uncertainty_map.name}: no uncertainty map: {uncertainty_map.reason}")
@@ -194,7 +194,7 @@ def _translate_at_scale(command: Translate, workers: int) -> Outcome:
             progress=display.count("translating"),
         )
         _print_summary(display, summary, command.output)
-        for line in filter(None, (describe_skipped_files(command.input, scans=False), _describe_animated(summary))):
+        for line in filter(None, (describe_skipped_files(command.input, no_scans=False), _describe_animated(summary))):
             display.print_line(line)
     result, code = _make_outcome(summary, peak_mb)
     return {**result, "workers": workers}, code

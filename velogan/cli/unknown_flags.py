@@ -26,7 +26,7 @@ HINTS = {
     "name": "--out",
     "preset": "the name of the preset, without a flag, as the first word",
 }
-"""What to use instead of flags that other programs have, by the name of the flag."""
+"""What to use instead of the flags of other programs, by flag."""
 
 SHORT_FLAGS = {
     "--data": "data.path",
@@ -61,7 +61,7 @@ _FLAGS = {
     "sweep": _COMMON + "address dry_run images metric minutes parallel search seeds stop_early trials vary",
     "profile": _COMMON + "steps",
 }
-"""The flags of each command with a configuration, except those of the configuration's fields."""
+"""The flags of each command with a configuration, without the flags of the configuration's fields."""
 
 
 def name_fields_as_typed(text: str, argv: Sequence[str]) -> str:

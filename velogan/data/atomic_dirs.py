@@ -16,7 +16,7 @@ _LOCK = ".lock"
 
 
 def cache_subdir(cache: Path, name: str) -> Path:
-    """Return a subfolder of a cache, created with the cache's permissions; errors are left to the first write."""
+    """Return a subfolder of a cache, created with the cache's permissions; if that fails, the first write raises."""
     folder = cache / name
     if not folder.is_dir():
         with suppress(OSError):
@@ -45,7 +45,7 @@ def locked_temp_dir(parent: Path, prefix: str = ".building-") -> Iterator[Path]:
 
 
 def move_into_place(folder: Path, directory: Path, *, is_valid: Callable[[], bool]) -> None:
-    """Rename `folder`, from `locked_temp_dir`, to `directory`, unless that is valid; replace an invalid directory."""
+    """Rename a `locked_temp_dir` to `directory`, in place of an invalid one; do nothing if a valid one exists."""
     parent = os.open(directory.parent, os.O_RDONLY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)  # else a process might remove the folder that another has just moved there

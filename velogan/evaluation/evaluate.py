@@ -133,7 +133,7 @@ def evaluate(
         protocol["judge"] = warning
     result = {"protocol": protocol, "scores": scores}
     file = run / "scores.json"
-    if data and _has_scores_of(file, read_config(run)):
+    if data and _has_scores_on(file, read_config(run)):
         result["unsaved"] = f"{file} keeps the scores of the run's own data: these are not saved"
         return result
     try:
@@ -213,7 +213,7 @@ def _read_config(run: Path, data: Sequence[str]) -> Config:
     return config.change(data={"path": tuple(data)}) if data else config
 
 
-def _has_scores_of(file: Path, config: Config) -> bool:
+def _has_scores_on(file: Path, config: Config) -> bool:
     """Return whether `file` contains scores on the data that `config` names."""
     try:
         return json.loads(file.read_text())["protocol"]["data"]["path"] == list(config.data.path)

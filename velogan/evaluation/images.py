@@ -46,7 +46,7 @@ class ImageSet:
         pixels = torch.from_numpy(np.stack([self.arrays[index] for index in indices]))
         return normalize(pixels, self.format.range).permute(0, 3, 1, 2)
 
-    def displayable(self) -> ImageSet:
+    def without_context(self) -> ImageSet:
         """Return the images without context slices: only the centre slice of each."""
         context = self.format.neighbours
         if not context:

@@ -68,7 +68,7 @@ class Scorer:
     """Scores translators on images that are preprocessed as `data` says.
 
     `networks`: feature networks for distances and class shares.
-    `classes`: index by name of the classes whose shares are measured.
+    `classes`: ImageNet index, by name, of each class whose share is measured.
     `limit`: maximum number of images of each domain, drawn by `seed`; None: all.
     `task`: reports progress.
     """
@@ -100,9 +100,9 @@ class Scorer:
         inputs = source.images.with_channels_of(target.images)
         baseline: dict[str, MetricValue] = {}
         if inputs is not None:
-            same_channels = inputs.format.channels == source.images.format.channels
+            has_same_channels = inputs.format.channels == source.images.format.channels
             phase = f"extracting features of {source.domain.name}"
-            features = source.features if same_channels else self.extract_features(inputs, phase)
+            features = source.features if has_same_channels else self.extract_features(inputs, phase)
             baseline = self.compute_metrics(source, target, inputs, features, resample=False)
         return ReferenceScores(real, {name: metric.value for name, metric in baseline.items()}, real_of)
 
@@ -132,7 +132,7 @@ class Scorer:
         features = self.extract_features(fakes, f"extracting features of translated {name_of_source} ({weights})")
         for name, metric in self.compute_metrics(source, target, fakes, features, resample=True).items():
             real, baseline = references.real.get(name, math.nan), references.baseline.get(name, math.nan)
-            higher = not real < baseline if is_share(name) else not lower_is_better(name)
+            is_higher_better = not real < baseline if is_share(name) else not lower_is_better(name)
             yield {
                 "name": name,
                 **value_and_interval(metric),
@@ -140,7 +140,7 @@ class Scorer:
                 "baseline": finite_or_none(baseline),
                 "images_real": len(target.images) if metric.images is None else 0,
                 "images_fake": len(fakes) if metric.images is None else metric.images,
-                "better": "higher" if higher else "lower",
+                "better": "higher" if is_higher_better else "lower",
                 "split": source.split,
                 "description": self._description(name, source, target, references),
             } | self._special_keys(name, source, fakes)
@@ -222,12 +222,12 @@ class Scorer:
 
     def extract_features(self, images: ImageSet, phase: str) -> Features:
         """Return the features and logits of images by all networks, and patches if all images have one size."""
-        images = images.displayable()
-        equal_sizes = len({array.shape for array in images.arrays}) == 1
+        images = images.without_context()
+        has_equal_sizes = len({array.shape for array in images.arrays}) == 1
 
         def extract(batch: Tensor) -> list[dict[str, Tensor]]:
             features = {name: rows for network in self.networks for name, rows in network.extract(batch).items()}
-            features |= sample_patches(batch, total_images=len(images)) if equal_sizes else {}
+            features |= sample_patches(batch, total_images=len(images)) if has_equal_sizes else {}
             return [{name: rows[index] for name, rows in features.items()} for index in range(len(batch))]
 
         by_image = images.map(extract, self.task(phase))

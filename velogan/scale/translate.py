@@ -192,4 +192,4 @@ def translate_part(
 
 def _job(source: PartitionedInput, name: str, options: TranslateOptions) -> Job:
     target = source.output / replace_suffix(Path(name), options.suffix)
-    return Job(name=escape_unprintable(name), source=source.root / name, target=target, exclusive=False)
+    return Job(name=escape_unprintable(name), source=source.root / name, target=target, is_exclusive=False)

@@ -101,7 +101,7 @@ class TranslationService:
         source = pictures.decode_upload(upload, self.limits.pixels, pages_are_channels=model.pages_are_channels)
         try:
             tiles = plan_tiles(model, *source.pixels.shape[:2], tile=self._tile)
-            (result,) = translate_pictures(model, [source.read_only()], tiles, before_tile=raise_if_cancelled)
+            (result,) = translate_pictures(model, [source.as_read_only()], tiles, before_tile=raise_if_cancelled)
             suffix = choose_suffix(detect_suffix(upload[:12]), result)
             data = encode(suffix, result)
         except ValueError as error:

@@ -107,17 +107,17 @@ def translate_jobs(
     """Translate the pictures of `jobs` as `translate` does. `threads` threads (None: CPU cores + 1) decode and save."""
     started_at = time.perf_counter()
     threads = threads or (os.cpu_count() or 1) + 1
-    run = _JobRunner(model, jobs, options, progress=progress, threads=threads)
+    runner = _JobRunner(model, jobs, options, progress=progress, threads=threads)
     with ThreadPoolExecutor(threads) as pool:
-        run.run(pool)
+        runner.run(pool)
     return Summary(
-        translated=run.translated,
-        skipped=len(run.existing),
-        failed=tuple(sorted(run.failed)),
-        tiled=run.tiled,
-        renamed=tuple(sorted(run.renamed)),
-        animated=tuple(sorted(run.animated)),
-        stale=find_stale(model.file, run.existing),
+        translated=runner.translated,
+        skipped=len(runner.existing),
+        failed=tuple(sorted(runner.failed)),
+        tiled=runner.tiled,
+        renamed=tuple(sorted(runner.renamed)),
+        animated=tuple(sorted(runner.animated)),
+        stale=find_stale(model.file, runner.existing),
         seconds=time.perf_counter() - started_at,
     )
 
@@ -187,11 +187,11 @@ class _JobRunner:
 
     def _decode(self, jobs: Sequence[Job]) -> Iterator[_Decoded]:
         """Read pictures in threads, in order and ahead of translation; record and omit pictures that cannot be read."""
-        channels = self._model.pages_are_channels
+        pages_are_channels = self._model.pages_are_channels
 
         def read(job: Job) -> Picture | Exception:
             try:
-                return job.read(pages_are_channels=channels)
+                return job.read(pages_are_channels=pages_are_channels)
             except (OSError, ValueError, MemoryError) as error:
                 return error
 

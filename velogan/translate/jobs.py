@@ -30,14 +30,14 @@ class Job:
 
     name: for messages
     target: the translation's file; its suffix selects the format
-    exclusive: whether no other process writes to these folders. If False, several workers do: name conflicts are
+    is_exclusive: whether no other process writes to these folders. If False, several workers do: name conflicts are
         detected from the source's folder, and leftovers of a killed worker are replaced
     """
 
     name: str
     target: Path
     source: Path
-    exclusive: bool = True
+    is_exclusive: bool = True
 
     def read(self, *, pages_are_channels: bool) -> Picture:
         """Read the picture as `read_picture` does. Raises ValueError or OSError with the reason."""
@@ -50,7 +50,7 @@ class Job:
     def is_taken(self, target: Path) -> bool:
         """Return whether another picture in the source's folder has `target` as its translation, or might get it."""
         may_change = (READABLE_SUFFIXES - SUFFIXES) | (LOSSY if self.source.suffix.lower() in LOSSY else frozenset())
-        return not self.exclusive and sibling_with_suffix(self.source, {target.suffix, *may_change}) is not None
+        return not self.is_exclusive and sibling_with_suffix(self.source, {target.suffix, *may_change}) is not None
 
     def save(self, picture: Picture) -> None:
         """Write the file under a hidden name, which `list_images` skips, and rename it."""
@@ -59,7 +59,7 @@ class Job:
 
     def _save(self, picture: Picture) -> None:
         digest = hashlib.sha256(os.fsencode(self.target.name)).hexdigest()
-        unique = secrets.token_hex(6) if self.exclusive else digest[:16]
+        unique = secrets.token_hex(6) if self.is_exclusive else digest[:16]
         tmp_path = self.target.with_name(f".fresh-{unique}{self.target.suffix}")
         self.target.parent.mkdir(parents=True, exist_ok=True)
         try:

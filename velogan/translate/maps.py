@@ -52,7 +52,7 @@ def write_maps(
     *,
     overwrite: bool = False,
     tile: int | None = None,
-    without: Collection[str] = (),
+    excluded: Collection[str] = (),
     progress: Progress | None = None,
 ) -> list[MapResult]:
     """Write the map of each picture, after the translations were written.
@@ -60,11 +60,11 @@ def write_maps(
     jobs: the pictures with the files of their maps
     overwrite: recompute maps that exist; otherwise a map that is not older than the translation is read instead
     tile: as in `TranslateOptions`; a picture that is translated in tiles gets no map
-    without: names of pictures that get no map
+    excluded: names of pictures that get no map
 
     A file with the name of a map that is not a map is never overwritten.
     """
-    todo = [(job, file) for job, file in jobs if job.name not in without]
+    todo = [(job, file) for job, file in jobs if job.name not in excluded]
     results = []
     for number, (job, file) in enumerate(todo, start=1):
         try:

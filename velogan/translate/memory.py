@@ -105,7 +105,7 @@ def _translate_array(model: Translator, pixels: np.ndarray, tile: int | None) ->
 def _translate(model: Translator, pictures: Sequence[Picture], tile: int | None) -> list[Picture]:
     """Translate pictures of one size and type without changing their arrays."""
     tiles = plan_tiles(model, *pictures[0].pixels.shape[:2], tile=tile)
-    return translate_pictures(model, [picture.read_only() for picture in pictures], tiles)
+    return translate_pictures(model, [picture.as_read_only() for picture in pictures], tiles)
 
 
 def _from_pil(image: Image.Image) -> Picture:

@@ -35,7 +35,7 @@ def translate_pictures(
     before_tile: called before each tile is computed; it may raise
 
     With tiles, the result is written into a picture's own array if that is writable and has the result's format, see
-    `Picture.read_only`.
+    `Picture.as_read_only`.
     """
     if tiles is not None:
         with nullcontext(scratch) if scratch else tempfile.TemporaryDirectory() as folder:
@@ -60,8 +60,8 @@ def _translate_in_tiles(
     output, source = output_format(model, picture), model.input
     pixels = picture.pixels
     height, width, channels = pixels.shape
-    in_place = (channels, pixels.dtype.name) == (output.channels, output.dtype) and pixels.flags.writeable
-    result = pixels if in_place else np.empty((height, width, output.channels), output.dtype)
+    is_in_place = (channels, pixels.dtype.name) == (output.channels, output.dtype) and pixels.flags.writeable
+    result = pixels if is_in_place else np.empty((height, width, output.channels), output.dtype)
 
     def read(rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
         part = np.ascontiguousarray(pixels[reflect_indices(*rows, height)[:, None], reflect_indices(*columns, width)])

@@ -45,8 +45,8 @@ class ScanJob:
 def find_scans(source: Path, target: Path, *, stacks: bool = False) -> list[ScanJob]:
     """Return the DICOM and NIfTI files to translate: `source` itself, or all files below it.
 
-    `stacks`: include TIFF files. Raises ValueError, with the fix, if a library for them is missing, or the input would
-    be overwritten.
+    `stacks`: whether to include TIFF files. Raises ValueError, with the fix, if a library for them is missing, or the
+    input would be overwritten.
     """
     if not source.is_dir():
         suffix = _scan_kind(source, stacks=stacks) if os.path.lexists(source) else None

@@ -99,17 +99,17 @@ def _translate_volume(
     plain = replace(model, header={**model.header, **ready})  # its inputs are already scaled and stacked
 
     @lru_cache(maxsize=2 * context + 2)
-    def values(place: Slice) -> np.ndarray:
+    def read_slice(place: Slice) -> np.ndarray:
         return rescale(folder.values(place), volume, own_scale=model.input.own_scale)
 
-    first = values(volume.slices[0])
+    first = read_slice(volume.slices[0])
     tiles = plan_tiles(plain, *first.shape, tile=options.tile)
     size = options.images_per_batch(model.device, tiles, first.size)
     sums: dict[int, np.ndarray] = {}
     done, output_context = 0, model.output.neighbours
     for start in range(0, count, size):
         batch = range(start, min(start + size, count))
-        pictures = [Picture(stack_neighbours(values, volume, index, context)) for index in batch]
+        pictures = [Picture(stack_neighbours(read_slice, volume, index, context)) for index in batch]
         pixel_format = output_format(plain, pictures[0])
         results = translate_pictures(plain, pictures, tiles, scratch=scratch)
         for index, result in zip(batch, results):

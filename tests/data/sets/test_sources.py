@@ -231,13 +231,13 @@ def test_recognises_pictures_by_their_bytes_and_reports_skipped_files_by_kind(fo
     assert list_images(folder) == tuple(sorted(f"inner/{name}" for name in PICTURES))
     for name in list_images(folder):
         assert read_picture(folder / name).pixels.shape[:2] == (24, 32)
-    line = describe_skipped_files(folder, scans=False)
+    line = describe_skipped_files(folder, no_scans=False)
     assert "\n" not in line
     for part in ("2 .txt", "1 .mp4", "1 .dng", "1 .ima", "1 .mgz", "1 .psd"):
         assert part in line
     for name in OTHERS:
         (folder / name).unlink()
-    assert describe_skipped_files(folder, scans=False) == ""
+    assert describe_skipped_files(folder, no_scans=False) == ""
 
 
 def test_evaluate_counts_in_the_folders_of_scored_pictures() -> None:

@@ -149,7 +149,7 @@ class DicomScan:
         return group[0] if group else self._dataset
 
     def picture(self, index: int) -> Picture:
-        """Return a frame in its units, as float32; unsigned values without a rescaling stay uint8 or uint16."""
+        """Return a frame: grey in its unit as float32 (uint8 or uint16 if unsigned, not rescaled), colour as uint8."""
         plugin = _PLUGIN if self._syntax in _DECODERS else ""
         array = pixel_array(self._dataset, index=index, decoding_plugin=plugin)
         if self._palette:

@@ -78,8 +78,8 @@ def decode_file(name: str, data: bytes) -> Picture:
         pixels, has_alpha = _DECODERS.get(name, _decode_with_pillow)(image, data)
         icc = image.info.get("icc_profile") if image.mode != "CMYK" else None
         metadata = _read_metadata(name, image)
-    gif_end = b"\0;" in data[-64:] or data.endswith(b"\0")  # some programs append bytes, or leave the trailer out
-    has_end = {"GIF": gif_end, "PNG": b"IEND" in data}
+    has_gif_end = b"\0;" in data[-64:] or data.endswith(b"\0")  # some programs append bytes, or omit the trailer
+    has_end = {"GIF": has_gif_end, "PNG": b"IEND" in data}
     if metadata.frames > 1 and not has_end.get(name, True):
         raise ValueError("the animation is truncated: its end is missing")
     return assemble(pixels, has_alpha=has_alpha, icc=icc or None, metadata=metadata)

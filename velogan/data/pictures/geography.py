@@ -34,7 +34,7 @@ class Geography:
     nodata: float | None = None
 
     def restore_nodata(self, pixels: np.ndarray) -> np.ndarray:
-        """Return `(H, W, C)` pixels with nodata at `empty` ones. Raises ValueError if their type cannot hold nodata."""
+        """Return `(H, W, C)` pixels with `empty` ones set to nodata. Raises ValueError if the dtype cannot hold it."""
         if self.empty is None or self.nodata is None:
             return pixels
         if not self._can_hold_nodata(pixels.dtype):
@@ -45,7 +45,7 @@ class Geography:
         return np.where(self.empty[..., None], pixels.dtype.type(self._nodata_as(pixels.dtype)), pixels)
 
     def avoid_nodata(self, pixels: np.ndarray) -> np.ndarray:
-        """Return `(H, W, C)` pixels with the next value in place of the nodata value, so that all count as data."""
+        """Return `(H, W, C)` pixels with the nodata value replaced by the next value, so that all count as data."""
         dtype, nodata = pixels.dtype, self._nodata_as(pixels.dtype)
         if nodata is None or math.isnan(nodata) or not self._can_hold_nodata(dtype):
             return pixels

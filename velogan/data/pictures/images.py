@@ -2,7 +2,7 @@
 
 8 or 16 bits become uint8 or uint16, 1 to 7 bits uint8, scaled to 0..255. 9 to 15 bits, and unsigned 32-bit integers
 within 0..65535 (in TIFF also signed ones), become uint16, unchanged. Other integers and floats become float32;
-infinity is rejected, and NaN too, except in TIFF. The first bytes of a file state its format, not its name.
+infinity is rejected, and NaN too, except in TIFF. A file's format is detected by its first bytes, not its name.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _MAX_EXIF = 2**16 - 64  # bytes that fit into a JPEG file; other files rarely ha
 class FileMetadata:
     """The metadata of a picture file.
 
-    - `exif`: the EXIF block, changed to that of an upright image and without its thumbnail, or None
+    - `exif`: the EXIF block, adapted to the upright image and without its thumbnail, or None
     - `dpi`: pixels per inch across and down, or None
     - `geography`: the location of a GeoTIFF and its pixels without data
     - `frames`: the number of frames of an animation; the image is the first
@@ -44,7 +44,7 @@ EMPTY_METADATA = FileMetadata()
 
 
 def parse_exif(exif: bytes) -> FileMetadata:
-    """Return the undamaged parts of EXIF bytes: orientation, resolution, and the block of an upright image."""
+    """Return the undamaged parts of EXIF bytes: orientation, resolution, and the block adapted to the upright image."""
     metadata, tags = FileMetadata(), Image.Exif()
     with suppress(Exception):  # damaged EXIF makes Pillow raise anything
         tags.load(exif)

@@ -43,7 +43,7 @@ class NiftiScan:
 
     @property
     def info(self) -> ScanInfo:
-        """The number of volumes in time; NIfTI has no field for the patient."""
+        """The header: only the number of volumes in time, since NIfTI has no field for the patient."""
         return ScanInfo(times=self._sides[3])
 
     def picture(self, index: int) -> Picture:
@@ -81,7 +81,7 @@ class NiftiScan:
 
 
 def read_nifti(data: bytes, *, compressed: bool) -> NiftiScan:
-    """Read the bytes of a NIfTI file. `compressed`: it may be gzip, decompressed up to the size in its header."""
+    """Read the bytes of a NIfTI file. `compressed`: whether gzip is accepted (size-limited by the header)."""
     is_gzip = compressed and data[:2] == b"\x1f\x8b"
     stream: Any = gzip.GzipFile(fileobj=io.BytesIO(data)) if is_gzip else io.BytesIO(data)
     start = stream.read(Nifti2Header.sizeof_hdr)

@@ -25,7 +25,7 @@ _MAX_WORK = MAX_BYTES // 2 * 3 + MAX_HEADER_BYTES
 """Maximum number of bytes of an image's pixels and the decoder's working memory together."""
 
 _WORK_PER_PIXEL = 32
-"""Maximum of these bytes per pixel of `pixel_limit`, if that is set: twice those of float32 RGBA."""
+"""Maximum of pixels and working memory in bytes per pixel of `pixel_limit`, if set: twice the size of float32 RGBA."""
 
 MAX_SIDE = 65535
 """Maximum number of pixels of a side."""
@@ -38,7 +38,7 @@ pixel_limit: ContextVar[int | None] = ContextVar("pixel_limit", default=None)
 
 
 class TooManyPixels(ValueError):
-    """A header states more pixels than `pixel_limit`."""
+    """Raised if a header states more pixels than `pixel_limit`."""
 
 
 def check_file(path: Path | str) -> None:
@@ -98,7 +98,7 @@ class Picture:
         """The number of bytes of pixels and alpha."""
         return sum(array.nbytes for array in (self.pixels, self.alpha) if array is not None)
 
-    def read_only(self) -> Picture:
+    def as_read_only(self) -> Picture:
         """Return the picture with a read-only view of its pixels."""
         pixels = self.pixels.view()
         pixels.flags.writeable = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ScanInfo:
-    """The facts that a file's header states about its slices; those it does not state are empty or None.
+    """Facts about a file's slices from its header; a field is empty or None if the header does not state it.
 
     patient: identifies the patient: the ID, else the name, else the ID of the study
     series: identifies the series and the orientation of its slices

@@ -72,7 +72,7 @@ def decode_tiff(data: bytes, *, pages_are_channels: bool = False, filled: bool =
 
 
 class TiffStack:
-    """A TIFF file whose pages are single images, slices or times; thread-safe.
+    """A TIFF file with one image, or with pages of one size; thread-safe.
 
     `axis`: the meaning of the pages: Z slices, T times, C channels, another code of tifffile if the file does not state
     it, empty for one page. Raises ValueError if the pages have several axes, or their headers state wrong sizes.
@@ -195,7 +195,7 @@ class TiffStack:
 
 
 def _needs_pillow(page: TiffPage) -> bool:
-    """Return whether Pillow decodes a page: for colours to convert, and for JPEG, of which libtiff checks the size."""
+    """Return whether Pillow decodes a page: to convert colours, or for JPEG, whose stated size libtiff checks."""
     return page.photometric in _CONVERTED or page.compression == _JPEG
 
 

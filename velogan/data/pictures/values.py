@@ -74,53 +74,53 @@ def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
 
 
 def common_channels(counts: Sequence[int]) -> int:
-    """Return the number of channels to which `to_channels` can convert most pictures; the largest if there are several.
+    """Return the number of channels to which `to_channels` can convert most pictures; the largest of equally good ones.
 
     `counts`: the number of channels of each picture; if there are no pictures, the result is 1.
     """
 
-    def convertible(channels: int) -> int:
+    def count_convertible(channels: int) -> int:
         return sum(count in (channels, 1) or (count, channels) == (3, 1) for count in counts)
 
-    return max(set(counts), key=lambda channels: (convertible(channels), channels), default=1)
+    return max(set(counts), key=lambda channels: (count_convertible(channels), channels), default=1)
 
 
-def promote_dtype(pixels: np.ndarray, dtype: str, range: Range | None) -> np.ndarray:
+def promote_dtype(pixels: np.ndarray, dtype: str, value_range: Range | None) -> np.ndarray:
     """Convert pixels to `dtype` (uint8, uint16, float32), which must be at least as deep as their type.
 
-    With a declared `range`, values are unchanged; without it, uint8 is scaled to uint16, so that 255 becomes 65535.
+    With a `value_range`, values are unchanged; without it, uint8 is scaled to uint16, so that 255 becomes 65535.
     Raises ValueError if the type of `pixels` cannot hold the range, see `can_hold_range`.
     """
-    if range is not None and not can_hold_range(pixels.dtype.name, range):
+    if value_range is not None and not can_hold_range(pixels.dtype.name, value_range):
         kind = "8 bits, 0 to 255" if pixels.dtype == np.uint8 else "16 bits without a sign, 0 to 65535"
         raise ValueError(f"{kind}, but the declared range of values exceeds them: save it in the unit of the range")
-    if pixels.dtype == np.uint8 and dtype == "uint16" and range is None:
+    if pixels.dtype == np.uint8 and dtype == "uint16" and value_range is None:
         return pixels.astype(np.uint16) * 257
     return pixels.astype(dtype, copy=False)
 
 
-def can_hold_range(dtype: str, range: Range) -> bool:
-    """Return whether `dtype` can hold `range`: uint8 and uint16 hold no negative values, uint8 none above 255."""
-    return dtype == "float32" or (range[0] >= 0 and (dtype == "uint16" or range[1] <= 255))
+def can_hold_range(dtype: str, value_range: Range) -> bool:
+    """Return whether `dtype` can hold `value_range`: uint8 and uint16 hold no negative values, uint8 none above 255."""
+    return dtype == "float32" or (value_range[0] >= 0 and (dtype == "uint16" or value_range[1] <= 255))
 
 
-def normalize(pixels: Tensor, range: Range | None) -> Tensor:
-    """Convert uint8, uint16 or float32 pixels of any shape to float32 in [-1, 1]; values outside `range` are clipped.
+def normalize(pixels: Tensor, value_range: Range | None) -> Tensor:
+    """Convert uint8, uint16 or float32 pixels of any shape to float32 in [-1, 1]; clip values outside `value_range`.
 
-    Without a `range`, it is the full range of the integer type: uint8 becomes exactly x / 127.5 - 1. Raises ValueError
-    for floats without a range.
+    `value_range`: None stands for the full range of the integer type, so that uint8 becomes exactly x / 127.5 - 1.
+    Raises ValueError for floats without a range.
     """
-    low, high = range or full_range(str(pixels.dtype).removeprefix("torch."))
+    low, high = value_range or full_range(str(pixels.dtype).removeprefix("torch."))
     return ((pixels.float() - low) / ((high - low) / 2) - 1).clamp_(-1, 1)
 
 
-def denormalize(images: Tensor, dtype: str, range: Range | None) -> Tensor:
-    """Convert images in [-1, 1], of any shape, to pixels of `dtype` (uint8, uint16, float32) over `range`.
+def denormalize(images: Tensor, dtype: str, value_range: Range | None) -> Tensor:
+    """Convert images in [-1, 1], of any shape, to pixels of `dtype` (uint8, uint16, float32) over `value_range`.
 
-    Integers are rounded and clamped to the range and the type, floats clamped to the range. Without a
-    `range`, it is the full range of the integer type. Raises ValueError for floats without a range.
+    Integers are rounded and clamped to the range and the type, floats clamped to the range. `value_range`: None stands
+    for the full range of the integer type. Raises ValueError for floats without a range.
     """
-    low, high = range or full_range(dtype)
+    low, high = value_range or full_range(dtype)
     pixels = (images.float() + 1) * ((high - low) / 2) + low
     if dtype not in _DTYPE_RANGES:
         return pixels.clamp_(low, high)

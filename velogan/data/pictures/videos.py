@@ -234,7 +234,7 @@ class _VideoWriter:
 
 
 def _read_colour_coding(frame: VideoFrame) -> tuple[int, int]:
-    """Return a frame's colour matrix and range, as codes (RGB: as HD). Raises ValueError for unsupported matrices."""
+    """Return the codes of a frame's colour matrix (RGB: BT.709) and range. Raises ValueError if unsupported."""
     if frame.format.is_rgb:
         return 1, _LIMITED
     matrix, span = int(frame.colorspace), int(frame.color_range)

@@ -51,12 +51,12 @@ class _Scene(NamedTuple):
 
 
 def render(split: Split, domain: Domain, index: int, *, image_size: int, seed: int) -> RenderedScene:
-    """Render one image with its truth and mask, a pure function of the arguments. Domain A holds apples, B oranges."""
+    """Render one image with its truth and mask, always the same for equal arguments. Domain A has apples, B oranges."""
     kinds: tuple[Kind, Kind] = ("apple", "orange") if domain == "A" else ("orange", "apple")
     scene = _draw_scene(split, domain, index, image_size=image_size, seed=seed)
     image, covered = _paint(scene, kinds[0])
     truth, also_covered = _paint(scene, kinds[1])
-    mask = _blocks(np.maximum(covered, also_covered)).max(axis=(1, 3)) > 0
+    mask = _view_blocks(np.maximum(covered, also_covered)).max(axis=(1, 3)) > 0
     return RenderedScene(image, truth, np.where(mask, 255, 0).astype(np.uint8))
 
 
@@ -203,11 +203,11 @@ def _paint(scene: _Scene, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
     for fruit in scene.fruits:
         np.maximum(covered, paint_fruit(canvas, fruit, kind, light=scene.light, bounce=scene.bounce), out=covered)
     display = np.sqrt(np.clip(canvas, 0, 1))
-    picture = np.stack([_blocks(channel).mean(axis=(1, 3)) for channel in display], axis=-1)
+    picture = np.stack([_view_blocks(channel).mean(axis=(1, 3)) for channel in display], axis=-1)
     return np.round(picture * 255).astype(np.uint8), covered
 
 
-def _blocks(plane: np.ndarray) -> np.ndarray:
+def _view_blocks(plane: np.ndarray) -> np.ndarray:
     """View `(S, S)` samples as `(H, s, W, s)`, a block of `s` x `s` samples for each pixel."""
     side = plane.shape[0] // SUPERSAMPLING
     return plane.reshape(side, SUPERSAMPLING, side, SUPERSAMPLING)

@@ -40,7 +40,7 @@ class Fruit:
 
 @dataclass(frozen=True)
 class _Surface:
-    """The visible half of a fruit: normals, coverage of the outline and angles to the axis, each `(h, w)`."""
+    """The visible half of a fruit: unit normal (x, y, z), coverage `alpha` and distance to the pole, each `(h, w)`."""
 
     x: np.ndarray
     y: np.ndarray
@@ -160,7 +160,7 @@ def _shade(
     return albedo * (around + direct) * hollow + gloss * mirror**sharpness * (1 - dimple)
 
 
-def _normal(surface: _Surface, push_x: np.ndarray, push_y: np.ndarray, push_z: np.ndarray | float):
+def _perturb_normal(surface: _Surface, push_x: np.ndarray, push_y: np.ndarray, push_z: np.ndarray | float):
     x, y = surface.x + push_x, surface.y + push_y
     z = surface.z + push_z
     scale = 1 / np.sqrt(x * x + y * y + z * z + 1e-6)
@@ -168,7 +168,7 @@ def _normal(surface: _Surface, push_x: np.ndarray, push_y: np.ndarray, push_z: n
 
 
 def _dent(surface: _Surface, depth: float, width: float):
-    """Dent the pole by depth exp(-pole / width); return that exponential, and the normal's change in x, y and z."""
+    """Dent the pole by depth * exp(-pole / width); return the exponential, and the normal's change in x, y and z."""
     dimple = np.exp(-surface.pole / width)
     slope = depth / width * dimple
     along = 1 - surface.pole
@@ -193,7 +193,7 @@ def _apple_skin(fruit: Fruit, surface: _Surface):
     red = smooth_step(0.0, 1.0, fruit.redness + 0.17 * streaks + 0.12 * blotches + 0.12 * np.cos(longitude - 0.6))
     albedo = mix(fruit.ground, fruit.flush, red)
     albedo = mix(albedo, to_linear(0.62, 0.6, 0.22), 0.75 * np.exp(-surface.pole / 0.03))
-    return albedo, _normal(surface, push_x, push_y, push_z), 0.8 * dimple, 0.55, 55
+    return albedo, _perturb_normal(surface, push_x, push_y, push_z), 0.8 * dimple, 0.55, 55
 
 
 def _orange_skin(fruit: Fruit, surface: _Surface):
@@ -209,7 +209,7 @@ def _orange_skin(fruit: Fruit, surface: _Surface):
     albedo = mix(albedo, to_linear(0.75, 0.66, 0.12), 0.5 * np.exp(-surface.pole / 0.05))
     button = 1 - smooth_step(0.006, 0.012, surface.pole)
     albedo = mix(albedo, to_linear(0.36, 0.44, 0.14), button)
-    return albedo, _normal(surface, push_x, push_y, push_z), 0.5 * dimple, 0.16, 14
+    return albedo, _perturb_normal(surface, push_x, push_y, push_z), 0.5 * dimple, 0.16, 14
 
 
 def _paint_stem(fruit: Fruit, x: np.ndarray, y: np.ndarray, pixel: float) -> tuple[np.ndarray, np.ndarray]:

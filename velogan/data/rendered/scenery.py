@@ -179,7 +179,7 @@ def paint_background(random: np.random.Generator, size: int) -> tuple[np.ndarray
 
 
 def draw_light(random: np.random.Generator) -> Light:
-    """Draw a key light from above, left or right, a little warm or cool."""
+    """Draw a key light from above, left or right, a little warm or cool, and an ambient light."""
     side = random.uniform(0.25, 0.75) * random.choice([-1.0, 1.0])
     direction = np.array([side, random.uniform(0.5, 0.9), random.uniform(0.5, 0.9)], np.float32)
     warm = random.uniform(-0.06, 0.06)

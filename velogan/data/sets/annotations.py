@@ -27,13 +27,13 @@ VOID = 255
 
 MAX_CLASSES = 255
 DEFAULT_CLASSES = 19
-"""The number of classes that is assumed before label maps are read: that of Cityscapes."""
+"""The number of classes that is assumed before label maps are read, as in Cityscapes."""
 
 _MAX_SAMPLED_MAPS = 200
 """Maximum number of label maps of a domain that are searched for colours."""
 
 _MAX_COMPARED = 8
-"""Maximum number of annotations whose aspect ratios are compared with those of their pictures, before resizing."""
+"""Maximum number of annotations that are compared with their pictures in aspect ratio, before resizing."""
 
 _UNANNOTATED = {"masks": "may change everywhere", "labels": "may change their classes"}
 """The effect of a missing annotation, by kind."""
@@ -78,7 +78,7 @@ class Labels(Annotation):
 def _find_classes(maps: Tensor, colours: Tensor) -> Tensor:
     """Return the class `(B, h, w)` of each pixel of `maps` `(B, h, w, C)`, 0..255: the nearest of `colours` `(K, C)`.
 
-    It is -1 if no colour is near. If C is 1, colours are numbers, of which only an equal one is near.
+    The class is -1 if no colour is near. If C is 1, `colours` are class numbers, and only an equal number is near.
     """
     nearest, distance = nearest_labels((maps / 127.5 - 1).movedim(-1, 1), colours / 127.5 - 1)
     return torch.where(distance <= (MIN_COLOUR_DISTANCE if colours.shape[1] > 1 else 0.5), nearest, -1)
@@ -111,7 +111,7 @@ class AnnotationFiles:
     folder: Path
     names: Mapping[str, str]
 
-    def annotated(self, pictures: Sequence[str]) -> list[str]:
+    def select_annotated(self, pictures: Sequence[str]) -> list[str]:
         """List the `pictures` that have an annotation. Raises ValueError if none has one."""
         if annotated := [name for name in pictures if stem(name) in self.names]:
             return annotated
@@ -137,7 +137,7 @@ def find_annotations(config: DataConfig, sources: Iterable[DomainSource]) -> dic
             if not folder.is_dir():
                 raise ValueError(f"{option} is not a folder: name one that holds {kind} with the names of the pictures")
             by_field[field] = AnnotationFiles(kind, option, folder, list_by_stem(folder))
-            by_field[field].annotated(source.train.names)
+            by_field[field].select_annotated(source.train.names)
     return by_field
 
 
@@ -149,7 +149,7 @@ def open_annotations(
     task: Task,
     print_line: Callable[[str], None],
 ) -> dict[str, Annotation]:
-    """Open annotations; return them by name in a batch, such as `mask_a`. Raises ValueError if they do not fit."""
+    """Open annotations by name in a batch, such as `mask_a`. Raises ValueError if they do not fit the images."""
     opened: dict[str, Annotation] = {}
     maps: dict[str, tuple[Domain, tuple[int, ...]]] = {}
     for source, domain in domains:
@@ -183,7 +183,7 @@ def _prepare(
     Prints how many pictures have none and how many files have no picture. Raises ValueError if one cannot be read or
     has another shape than its picture.
     """
-    option, annotated = files.option, files.annotated(domain.names)
+    option, annotated = files.option, files.select_annotated(domain.names)
     if missing := [name for name in domain.names if stem(name) not in files.names]:
         pictures = f"{len(missing)} of {pluralize(len(domain), 'picture')}"
         print_line(f"{option} has none for {pictures}, which {_UNANNOTATED[files.kind]}, for example {missing[0]}")
@@ -226,7 +226,7 @@ def _check_aspect_ratios(option: str, pictures: Folder, annotations: Folder) -> 
 
 
 def _check_has_white(masks: Domain, option: str) -> None:
-    """Raise ValueError if the masks have no white pixel, or not 8 or 16 bits."""
+    """Raise ValueError if no mask has a white pixel, or if the masks are not of 8 or 16 bits."""
     if masks.format.dtype == "float32":
         raise ValueError(f"{option}: masks hold floating-point or signed pixels: save them in 8 or 16 bits")
     brightest = max(int(masks.image(index).max()) for index in range(len(masks)))

@@ -102,7 +102,7 @@ class Domain:
         return self.rows(index, 0, self.shapes[index][0])
 
     def rows(self, index: int, first: int, stop: int) -> np.ndarray:
-        """Return some rows of one image as `(stop - first, W, C)`. Raises OSError as `image` does."""
+        """Return rows `first` to `stop - 1` of an image as `(h, W, C)`. Raises OSError if they cannot be read."""
         _, width, channels = self.shapes[index]
         start, row = int(self._offsets[index]), width * channels
         return self.pixels[start + first * row : start + stop * row].reshape(-1, width, channels)
@@ -138,7 +138,7 @@ class _Settings:
     value_range: Range | None
 
     def key(self, contents: bytes) -> str:
-        """Return the name of a cache entry; of the value range, only whether 8 and 16 bits can hold it matters."""
+        """Return the name of a cache entry; the value range matters only by whether 8 and 16 bits can hold it."""
         span, config = self.value_range, self.config
         can_hold = () if span is None else tuple(can_hold_range(dtype, span) for dtype in ("uint8", "uint16"))
         facts = (VERSION, config.preprocess, config.load_side, config.crop_size, self.test)

@@ -72,7 +72,7 @@ def check(config: DataConfig, *, progress: Progress | None = None) -> dict:
       pixels), `modes`, `values` (by type: min and max), `grey` (RGB without colour), `unreadable`, `duplicates` (groups
       of equal pictures) and `remarks` (what training would report or refuse, a line each)
     - `leaks`: pairs of a test picture and a training picture that are equal (`exact`) or nearly equal
-    - `straddling`: such pairs of a picture to be held out for validation and another training picture
+    - `straddling`: equal or nearly equal pairs of a picture to be held out and another training picture, like `leaks`
     - `not_held_out`: why no pictures can be held out, or empty
 
     Raises ValueError as `find_sources` does.
@@ -99,13 +99,13 @@ def check(config: DataConfig, *, progress: Progress | None = None) -> dict:
 
 
 def find_leaks(folders: Mapping[str, ImageSource], *, progress: Progress | None = None) -> list[dict[str, Any]]:
-    """List the pictures of folders named `test...` that are also in those named `train...`, like `leaks` of `check`."""
+    """List pictures in folders `test...` that equal one in a folder `train...`, or nearly, like `leaks` of `check`."""
     return _find_leaks(_check_folders(folders, progress), "test")
 
 
 def domain_warnings(source: ImageSource, pixel_format: PixelFormat, values: np.ndarray, *, letter: Letter) -> list[str]:
     """List notes on scans or skipped files, and a warning if the range does not suit `values`, a sample of pixels."""
-    note = source.note if isinstance(source, Slices) else describe_skipped_files(source.directory, scans=False)
+    note = source.note if isinstance(source, Slices) else describe_skipped_files(source.directory, no_scans=False)
     return [line for line in (note, range_warning(pixel_format, values, letter=letter)) if line]
 
 
@@ -162,7 +162,7 @@ def _check_file(folder: ImageSource, name: str) -> _CheckedFile:
         values=(pixels.min().item(), pixels.max().item()),
         sample=pixels.reshape(-1)[:: pixels.size // _SAMPLE | 1].copy(),
         content=content.hexdigest(),
-        thumbnail=_thumbnail(distinct),
+        thumbnail=_make_thumbnail(distinct),
     )
 
 
@@ -175,7 +175,7 @@ def _describe_mode(picture: Picture) -> str:
     return depth + _COLOURS[channels] + ({1: "+alpha", 3: "A"}[channels] if has_alpha else "")
 
 
-def _thumbnail(pixels: np.ndarray) -> np.ndarray:
+def _make_thumbnail(pixels: np.ndarray) -> np.ndarray:
     """Reduce `(H, W, C)` to the means of 8x8 boxes in three channels, `(192,)` float32; scale integers to 0..1."""
     if pixels.shape[2] not in (1, 3):
         pixels = pixels.mean(axis=2, keepdims=True, dtype=np.float32)
@@ -233,7 +233,7 @@ def _spread(values: list[int]) -> dict | None:
 
 
 def _find_leaks(checked: Mapping[str, list[_CheckedFile]], split: str) -> list[dict]:
-    """List the pictures of `split` that equal a training picture, exactly or nearly, each with the nearest one."""
+    """List pictures of `split` that equal a training picture, exactly or nearly, each with the nearest of these."""
     leaks = []
     for dtype in DEPTHS:  # values of different types have different scales
         train, other = _files_of_split(checked, "train", dtype), _files_of_split(checked, split, dtype)

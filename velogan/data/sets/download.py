@@ -26,7 +26,7 @@ NAMES = (
     "ukiyoe2photo",
     "vangogh2photo",
 )
-"""As listed by the reference implementation; cityscapes is not published there because of its licence."""
+"""The data sets that the reference implementation lists, but cityscapes, which is not published for its licence."""
 
 MAX_BYTES = 2**34
 """Maximum number of bytes of an archive, and of its unpacked pictures together."""
@@ -83,7 +83,7 @@ def _fetch(address: str, file: Path, progress: Progress) -> None:
 
 
 def _unpack(archive: Path, folder: Path, name: str) -> int:
-    """Extract an archive's pictures in NAME/trainA and the like, except hidden ones; return their number."""
+    """Extract the files of an archive's four folders, except hidden files and links; return their number."""
     pattern = re.compile(rf"{re.escape(name)}/((?:train|test)[AB])/([^./\\\0][^/\\\0]*)")
     with ZipFile(archive) as packed:
         matches = [(member, pattern.fullmatch(member.filename)) for member in packed.infolist()]

@@ -21,7 +21,7 @@ from velogan.data.sets.cache import Domain
 from velogan.types import Batch
 
 GPU_CACHE_FRACTION = 0.25
-"""Share of a device's free memory that one domain may take up; a larger one stays on the host."""
+"""Fraction of a device's free memory that one domain may take up; a larger domain stays on the host."""
 
 _HALVES = 2**31 + 1
 """Seed component larger than any epoch number, so that halves and epochs use different random streams."""
@@ -40,7 +40,7 @@ _ROTATIONS = (0, HFLIP | TRANSPOSE, HFLIP | VFLIP, VFLIP | TRANSPOSE)  # by 0 to
 
 @dataclass(frozen=True)
 class CropPlan:
-    """The crops of one batch: `A` and `B`, `(B, 4)` int64 on the host, are rows of (index, top, left, flip)."""
+    """The crops of one batch, by domain: rows of (index, top, left, flip), `(batch, 4)` int64 on the host."""
 
     A: Tensor
     B: Tensor
@@ -65,7 +65,7 @@ class ImageDraw(NamedTuple):
 
 
 def _name_draws(numbers: np.ndarray) -> ImageDraw:
-    """Name the 11 random numbers of an image; those of later features come last, so that seeds keep their meaning."""
+    """Name the 11 random numbers of an image; new features append theirs, so that a seed still gives the same crops."""
     index_b, *crops = numbers
     top_a, left_a, hflip_a, top_b, left_b, hflip_b, vflip_a, rotation_a, vflip_b, rotation_b = crops
     crop_a = CropDraw(top_a, left_a, hflip_a, vflip_a, rotation_a)
@@ -109,7 +109,7 @@ def crop_shape(config: DataConfig, shape: tuple[int, ...]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Annotation:
-    """Annotations of a domain's images. `domain`: the annotations; `indices`: each image's index there, or -1."""
+    """Annotations of a domain's images. `domain`: the annotation files; `indices`: by image, the index there, or -1."""
 
     ABSENT: ClassVar[int]
     """The value that fills the crop of an image without an annotation."""
@@ -137,7 +137,7 @@ class Annotation:
         return crop
 
     def decode(self, crops: Tensor) -> Tensor:
-        """Convert crops `(B, h, w, C)` of `gather` to the tensor of the batch, on their device."""
+        """Convert crops that `gather` returned, `(B, h, w, C)`, to the tensor of the batch, on their device."""
         raise NotImplementedError
 
 
@@ -207,7 +207,7 @@ class PairLoader:
         return order, np.hstack([random.random((len(self), count)) for count in (7, 4)])
 
     def _sample_at(self, position: int) -> tuple[int, int, ImageDraw]:
-        """Return the indices of the images of A and B after `position` images, and their random numbers."""
+        """Return the indices in A and B, and the random numbers, of image number `position` of the run."""
         indices_a, indices_b = self._indices["A"], self._indices["B"]
         order, numbers = self._epoch(position // len(self))
         offset = position % len(self)
@@ -234,7 +234,7 @@ class PairLoader:
         return index, top, left, (hflip + vflip) ^ rotation
 
     def gather(self, plan: CropPlan) -> Batch:
-        """Cut annotations and each domain's crops `(B, h, w, C)` on the host; a domain on the device keeps its plan."""
+        """Cut crops `(B, h, w, C)` of images and annotations on the host; for images on the GPU, keep their plan."""
         plans = {"A": plan.A, "B": plan.B}
         gathered = {letter: self._gather(letter, rows) for letter, rows in plans.items()}
         for name, annotation in self.annotations.items():
@@ -274,7 +274,7 @@ class PairLoader:
 
         Batches for a CUDA device are in page-locked memory: a copy from other memory would wait for earlier steps.
 
-        The thread must not run parallel torch operations: a second thread that does causes OpenMP spin-waits that slow
+        The thread must not run parallel torch operations: in a second thread, they cause OpenMP spin-waits that slow
         every step by 50 % (benchmarks/LOG.md). The thread ends with the iterator, which raises its errors.
         """
         ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=_AHEAD)

@@ -66,7 +66,7 @@ class TrainingData:
 
 
 def probe_channels(source: DomainSource, config: DataConfig) -> int:
-    """Estimate a domain's number of channels from some pictures. Raises ValueError if none of these can be read."""
+    """Return a domain's channels as configured, or else as in some pictures. Raises ValueError if none can be read."""
     names, counts = source.train.names, list[int]()
     reasons = list[str]()
     for index in range(0, len(names), -(-len(names) // _SAMPLE)):
@@ -80,7 +80,7 @@ def probe_channels(source: DomainSource, config: DataConfig) -> int:
 
 
 def open_data(config: DataConfig, *, task: Task, print_line: Callable[[str], None]) -> TrainingData:
-    """Find both domains (render them if built in), and prepare their images. Raises ValueError if there are none."""
+    """Find both domains (render them if built in), and prepare their images. Raises ValueError if a domain has none."""
     sources = find_sources(
         config, progress=task("rendering" if config.path[0] == BUILT_IN else "looking through files")
     )

@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _MAX_WAITING = 3 * 2**26
-"""Bytes of results that wait to be consumed, above which no further image is started."""
+"""Maximum bytes of results that wait to be consumed; above it, no further image is started."""
 
 
 def ordered_map(

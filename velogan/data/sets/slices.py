@@ -36,12 +36,12 @@ VERSION = 4
 """Incremented if the same files give another index."""
 
 OWN_RANGE: Range = (0.0, 1000.0)
-"""The values that the percentiles `OWN_PERCENTILES` of a volume become if each volume has its own scale."""
+"""The values to which a volume's `OWN_PERCENTILES` are mapped if each volume has its own scale."""
 
 OWN_PERCENTILES = (0.5, 99.5)
 
 _MIN_CONTENT = 0.01
-"""A slice has content if at least this share of it is brighter than `_BRIGHT` of the range."""
+"""A slice has content if at least this fraction of its pixels is above the fraction `_BRIGHT` of the range."""
 
 _BRIGHT = 0.1
 _GAP = 1.5  # times the median distance between slices
@@ -89,7 +89,7 @@ class VolumeIndex:
 
 
 class ScanFolder:
-    """A folder of scans, of which the files used last stay in memory; thread-safe."""
+    """A folder of scans; keeps the most recently used files in memory; thread-safe."""
 
     def __init__(self, directory: Path):
         self.directory = directory
@@ -135,9 +135,9 @@ class ScanFolder:
 class Slices:
     """A source of images, like `sources.Folder`, whose images are slices of volumes.
 
-    chosen: for each image, the index of its volume and of its slice in that
-    neighbours: number of slices below, and as many above, that are additional channels, from below to above; at a
-        volume's ends the last one is repeated
+    chosen: for each image, the index of its volume, and the index of its slice in the volume
+    neighbours: number of slices below, and as many above, that are additional channels, from below to above; beyond a
+        volume's ends, the outermost slice is repeated
     """
 
     folder: ScanFolder = field(repr=False)
@@ -207,16 +207,16 @@ class Slices:
         number, index = self._places[name]
         volume = self.index.volumes[number]
 
-        def values(place: Slice) -> np.ndarray:
+        def read_slice(place: Slice) -> np.ndarray:
             return rescale(self.folder.values(place), volume, own_scale=self.index.own_scale)
 
-        return Picture(stack_neighbours(values, volume, index, self.neighbours))
+        return Picture(stack_neighbours(read_slice, volume, index, self.neighbours))
 
     def content(self, name: str) -> str:
         """Return a hash of everything that determines an image, or why a file of it cannot be read."""
         number, index = self._places[name]
         volume = self.index.volumes[number]
-        files = [(self.folder.hash_of(file), place) for file, place in _neighbours(volume, index, self.neighbours)]
+        files = [(self.folder.hash_of(file), place) for file, place in _with_neighbours(volume, index, self.neighbours)]
         if reason := next((hashed for hashed, _ in files if hashed.startswith("unreadable")), ""):
             return reason
         facts = (VERSION, files, volume.low, volume.high, self.index.own_scale, self.neighbours)
@@ -239,15 +239,15 @@ class Slices:
         return file if file in self._single_slice_files else f"{file}#{index:04d}"
 
 
-def _neighbours(volume: Volume, index: int, neighbours: int) -> list[Slice]:
-    """Return the slice at `index` with its neighbours, from below to above; at the ends the last one is repeated."""
+def _with_neighbours(volume: Volume, index: int, neighbours: int) -> list[Slice]:
+    """Return the slice at `index` with its neighbours, from below to above; the outermost slice is repeated."""
     last = len(volume.slices) - 1
     return [volume.slices[min(max(index + step, 0), last)] for step in range(-neighbours, neighbours + 1)]
 
 
-def stack_neighbours(values: Callable[[Slice], np.ndarray], volume: Volume, index: int, neighbours: int) -> np.ndarray:
-    """Stack a slice and its neighbours, which `values` returns as `(H, W)`, to `(H, W, 1 + 2 * neighbours)`."""
-    return np.stack([values(place) for place in _neighbours(volume, index, neighbours)], axis=-1)
+def stack_neighbours(read: Callable[[Slice], np.ndarray], volume: Volume, index: int, neighbours: int) -> np.ndarray:
+    """Stack a slice and its neighbours, which `read` returns as `(H, W)`, to `(H, W, 1 + 2 * neighbours)`."""
+    return np.stack([read(place) for place in _with_neighbours(volume, index, neighbours)], axis=-1)
 
 
 def rescale(values: np.ndarray, volume: Volume, *, own_scale: bool) -> np.ndarray:
@@ -269,7 +269,7 @@ def open_slices(
 ) -> Slices:
     """Return the slices with content in the medical `files` below `directory`; index the files if no cached index fits.
 
-    Raises ValueError, with the folder and a hint, if there are none, or if a library is missing.
+    Raises ValueError, with the folder and a hint, if there are no such slices, or if a library is missing.
     """
     for name in files:
         require_library(directory / name)
@@ -279,10 +279,10 @@ def open_slices(
         name, reason = index.skipped[0]
         raise ValueError(f"data.path (--data) {directory / name} cannot be read ({reason}), nor any other file there")
     chosen = [
-        (number, place)
+        (number, position)
         for number, volume in enumerate(index.volumes)
-        for place, empty in enumerate(volume.empty)
-        if not empty
+        for position, is_empty in enumerate(volume.empty)
+        if not is_empty
     ]
     if not chosen:
         raise ValueError(
@@ -346,7 +346,7 @@ def index_volumes(
 
     `requested_range`: the range, or the name of a window; None: the window for soft tissue for CT, else each volume's
     own percentiles. Slices of one DICOM series, orientation, size and phase are a volume; a NIfTI file holds one for
-    each time. Raises ValueError if modalities are mixed and no range is requested.
+    each time. Raises ValueError if CT is mixed with other modalities and no range is requested.
     """
     series: dict[tuple[str, ...], list[_IndexedSlice]] = {}
     skipped: list[tuple[str, str]] = []

@@ -68,11 +68,11 @@ class Folder:
 
     def read(self, name: str) -> Picture:
         """Read a picture. Raises OSError and ValueError as `read_picture` and `check_has_data` do."""
-        path, channels = self.directory / name, self.pages_are_channels
-        return check_has_data(read_picture(path, pages_are_channels=channels, filled=self.filled))
+        path, pages_are_channels = self.directory / name, self.pages_are_channels
+        return check_has_data(read_picture(path, pages_are_channels=pages_are_channels, filled=self.filled))
 
     def content(self, name: str) -> str:
-        """Return a hash of a picture's bytes and of how they are read; a file that is too large is not hashed."""
+        """Return a hash of a picture's bytes and of how they are read, or why the file cannot be read."""
         path = self.directory / name
         size = path.stat().st_size if path.is_file() else 0
         if size > MAX_BYTES + MAX_HEADER_BYTES:
@@ -89,7 +89,7 @@ class LabelMaps(Folder):
     """Label maps below one directory, which are resized by nearest neighbour."""
 
     def content(self, name: str) -> str:
-        """Return a hash of a label map's file, other than the hash of the same file as a picture."""
+        """Return a hash of a label map's file; it differs from the hash of the same file read as a picture."""
         return f"labels {super().content(name)}"
 
 
@@ -136,7 +136,7 @@ def cache_directory(config: DataConfig) -> Path:
 
 
 def code_directory() -> Path:
-    """Return the folder for compiled code, which ignores `data.cache_dir`: no other user may write to it."""
+    """Return the folder for compiled code. It is not in `data.cache_dir`, since no other user may write to it."""
     return _create_private(Path(os.environ.get("VELOGAN_CACHE") or "~/.cache/velogan").expanduser())
 
 
@@ -150,8 +150,8 @@ def _create_private(cache: Path) -> Path:
 def find_sources(config: DataConfig, *, progress: Progress | None = None) -> Sources:
     """Find both domains; render the built-in set first if no earlier run did.
 
-    Raises ValueError, with field, folder and hint, if a folder is missing or empty, or if `data.group` matches nothing
-    or yields one group.
+    Raises ValueError, with field, folder and hint, if a folder is missing or empty, or if `data.group` matches no
+    name, or if all pictures are of one group or patient.
     """
     sources = _find_domains(config, progress)
     for source in (sources.a, sources.b):
@@ -380,16 +380,16 @@ def stem(name: str) -> str:
     return str(PurePosixPath(name).with_suffix(""))
 
 
-def describe_skipped_files(directory: Path, *, scans: bool) -> str:
+def describe_skipped_files(directory: Path, *, no_scans: bool) -> str:
     """Return a line that counts, by suffix, the files below a folder that are not pictures; empty if there are none.
 
-    scans: whether medical files are left out of the count
+    no_scans: whether medical files are left out of the count
     """
     if not directory.is_dir():
         return ""
     paths = [directory / name for name in list_files(directory) if not name.endswith(UNCERTAINTY_SUFFIX)]
     pictures = {path for path in paths if is_picture(path)}
-    others = [path for path in paths if path not in pictures and not (scans and scan_suffix(path) is not None)]
+    others = [path for path in paths if path not in pictures and not (no_scans and scan_suffix(path) is not None)]
     counts = Counter(path.suffix.lower() or "without a suffix" for path in others).most_common()
     shown = ", ".join(f"{count} {kind}" for kind, count in counts[:_MAX_KINDS])
     rest = sum(count for _, count in counts[_MAX_KINDS:])
