@@ -30,7 +30,7 @@ class ExportOptions:
     """The options of `write_export`.
 
     direction: the only direction to export; None: a2b for a single file, all for a folder
-    weights, checkpoint: as for `load_translator`
+    weights, checkpoint: see `load_translator`
     metadata: fields of the hub's model card; its licence also goes into an ONNX file
     onnxruntime: file of the package onnxruntime-web for format web; None: cached or downloaded
     """
@@ -129,7 +129,7 @@ def _check_output(out: Path, card_file: Path, *, format: Format, is_single: bool
 
 
 def load_translators(path: Path, **options: Any) -> dict[Direction, Translator]:
-    """Load the generators of a folder or file by direction; `options` are those of `load_translator`."""
+    """Load the generators of a folder or file by direction; `options` are passed to `load_translator`."""
     roles = () if path.is_file() else load_networks(path)
     directions: list[Direction | None] = [direction for direction, role in GENERATOR_FILES.items() if role in roles]
     models = [load_translator(path, direction=direction, **options) for direction in directions or [None]]

@@ -51,7 +51,7 @@ class CardMetadata:
     """The facts about a published model that only its author knows.
 
     `license`: an identifier of the hub (mit, cc-by-4.0); None: not stated. `datasets`: names of data sets on the hub.
-    `picture`: a file that the card shows before and after. `name`: the repository, OWNER/NAME.
+    `picture`: picture shown before and after translation. `name`: the repository, OWNER/NAME.
     """
 
     license: str | None = None
@@ -69,7 +69,7 @@ class CardMetadata:
 def render_card(
     files: Files, metadata: CardMetadata, *, format: Format, left_out: list[str], example: str | None = None
 ) -> str:
-    """Return the card as Markdown, made from card.md; for format hub it begins with the YAML that the hub reads.
+    """Return the card as Markdown, from the template card.md; for format hub it starts with the YAML for the hub.
 
     left_out: roles of networks that the format does not support
     example: the name of a picture beside the card
@@ -139,7 +139,7 @@ def _describe_file(direction: Direction, model: Translator, exported: Exported, 
 
 
 def _example_code(model: Translator, file: Path, format: Format) -> str:
-    """Return Python code, made from card_code.md, that translates a photo, or an array if no photo fits the model."""
+    """Return Python code that translates a photo, or an array if no photo fits the model; empty for some formats."""
     if format not in ("onnx", "torch"):
         return ""
     mode = {1: "L", 3: "RGB"}.get(model.input.channels) if model.input.dtype == "uint8" else None

@@ -52,7 +52,7 @@ Size = tuple[int, int]
 class Exported:
     """An exported and checked file.
 
-    max_difference: from eager PyTorch in float32, for values in [-1, 1], on images of `sizes` in batches of 1 and 2
+    max_difference: maximum from eager PyTorch in float32, for values in [-1, 1], on batches of 1 and 2 of `sizes`
     sizes: (H, W) of the images
     runtime: the program that ran the exported network, with its version
     half: whether weights are stored in float16; None if that was not tried
@@ -80,7 +80,7 @@ def export(
     """Write the generator of `model`, which is on the CPU, to `file` and check the file by running it.
 
     onnx and torch accept any batch size, and heights and widths that are multiples of `model.multiple` pixels. web is
-    onnx with float16 weights if these change no visible level.
+    onnx, with float16 weights if these change values by at most `MAX_DIFFERENCE_HALF`.
 
     license: written to the metadata of an ONNX file, with its input and output formats
 
@@ -217,7 +217,7 @@ def _write_hub(model: Translator, file: Path) -> tuple[RunNetwork, str]:
 
 
 def save_reference(network: RecognisedNetwork, file: Path) -> None:
-    """Write a `.pth` of the reference implementation. Raises ValueError if it cannot represent the network."""
+    """Write a network as a `.pth` of the reference implementation. Raises ValueError if that has no such network."""
     torch.save({name: value.contiguous() for name, value in to_reference(network).items()}, file)
 
 

@@ -70,7 +70,7 @@ def download(name: str) -> Path:
 def upload(folder: Path, name: str, *, private: bool | None, message: str) -> str:
     """Publish the files of `folder` as OWNER/NAME, in one commit, and return the URL.
 
-    The repository is created if necessary. Files of an earlier upload that this one lacks are removed. Raises
+    The repository is created if necessary. Files of an earlier upload that `folder` lacks are removed. Raises
     ValueError if the hub denies access, OSError if the upload fails.
     """
     with _translate_hub_errors(name) as api:

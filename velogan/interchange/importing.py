@@ -20,8 +20,8 @@ def import_reference(source: Path, run: Path, *, picture_statistics: bool = Fals
     """Create the run folder `run` from a `.pth` file or a folder `checkpoints/NAME`; return `run` and `networks`.
 
     A file becomes the direction a2b; a folder with both generators becomes a run that training can start from.
-    `picture_statistics`: batch norm of generators uses the statistics of each image instead of those of training.
-    Raises ValueError if `source` contains no such networks or `run` exists.
+    `picture_statistics`: batch norm of generators uses statistics of each image, not the running statistics.
+    Raises ValueError if `source` contains no such networks or `run` is not empty.
     """
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise ValueError(f"{run} exists already: choose a new folder")

@@ -1,7 +1,7 @@
-"""Uncertainty of metrics over other samples of images: percentile bootstrap over images (Efron 1979).
+"""Confidence intervals of metrics by the percentile bootstrap over images (Efron 1979).
 
-A resample weights each image by how often it is drawn. Distances of resamples then follow from products of features
-that are computed once (`distances.weighted_frechet_distance`).
+A resample weights each image by how often it is drawn. Distances of resamples can then be computed from products of
+features that are computed only once (`distances.weighted_frechet_distance`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Interval = tuple[float, float]
 
 
 def percentile_interval(resampled: Tensor, *, around: float | None = None) -> Interval | None:
-    """Return the central 95 % of resampled values `(R,)`, shifted so that their mean is `around`; None if unknown."""
+    """Return the 95 % interval of resampled values `(R,)`, shifted to the mean `around`, if given; None if unknown."""
     known = resampled[resampled.isfinite()].double()
     if len(known) < 2 or (around is not None and not math.isfinite(around)):
         return None
@@ -56,7 +56,7 @@ def draw_counts(count: int, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
 
 
 def resampled_means(values: Tensor, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
-    """Return means `(R,)` of the finite `values` `(N,)` of images over bootstrap resamples; NaN if fewer than two."""
+    """Return the mean of the finite `values` `(N,)` in each bootstrap resample, `(R,)`; NaN if fewer than two are."""
     if values.isfinite().sum() < 2:
         return torch.full((resamples,), math.nan)
     weights = draw_counts(len(values), seed=seed, resamples=resamples) * values.isfinite()
@@ -69,10 +69,10 @@ def resampled_distances(distance: WeightedDistance, n: int, m: int, *, seed: int
 
 
 def resampled_sliced(fake: Sequence[Tensor], real: Sequence[Tensor], *, seed: int) -> Tensor:
-    """Return sliced Wasserstein distances `(R,)` of resampled images, averaged over levels; NaN for one image per set.
+    """Return sliced Wasserstein distances `(R,)` of resampled images, averaged over levels; NaN for two single images.
 
-    They use fewer projections than `sliced.sliced_wasserstein`, and histograms: only their variation matters.
-    `fake`, `real`: patches by level, as from `sliced.level_patches`.
+    They use histograms and fewer projections than `sliced.sliced_wasserstein`, since only their variation matters.
+    `fake`, `real`: patches, one tensor per level, that `sliced.level_patches` returns.
     """
     if max(len(fake[0]), len(real[0])) < 2:
         return torch.full((RESAMPLES,), math.nan, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Distances between two sets of images, over features `(N, D)` and `(M, D)` that are computed once."""
+"""Distances between two sets of images, computed from their features `(N, D)` and `(M, D)`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 WeightedDistance = Callable[[Tensor, Tensor], Tensor]
-"""A distance of two fixed sets as a function of the count of each image, `(N,)` and `(M,)` float64."""
+"""A distance between resamples of two sets, from how often each contains each image: `(N,)`, `(M,)` float64."""
 
 _BLOCK = 1024
-"""Images of each set whose kernel values are in memory at a time."""
+"""Number of images of each set whose kernel values are in memory at a time."""
 
 
 def frechet_distance(fake: Tensor, real: Tensor) -> float:
     """Compute the squared Fréchet distance of Gaussians fitted to two sets of features; 0 for equal sets.
 
-    Heusel et al. 2017, equation 6: `|m_x - m_y|² + Tr(C_x + C_y - 2 (C_x C_y)^(1/2))`, covariances over
-    n - 1. Few images bias it upwards, so compare only values over equal counts.
+    Heusel et al. 2017, equation 6: `|m_x - m_y|² + Tr(C_x + C_y - 2 (C_x C_y)^(1/2))`, with covariances
+    normalised by n - 1. Few images bias it upwards, so compare only values of equally large sets.
     `fake`: `(N, D)`, `real`: `(M, D)`. Raises ValueError if shapes do not match or a set has fewer than two images.
     """
     _check(fake, real)
@@ -57,9 +57,9 @@ def _kernel_sum(x: Tensor, y: Tensor) -> float:
 
 
 def weighted_frechet_distance(x: Tensor, y: Tensor) -> WeightedDistance:
-    """Return `frechet_distance` of `x` `(N, D)` and `y` `(M, D)` as a function of the count of each image.
+    """Return `frechet_distance` of resamples of `x` `(N, D)` and `y` `(M, D)`, as a function of image counts.
 
-    It computes no matrix square root, and its matrices are N x N, M x M and N x M.
+    The function computes no matrix square root, and its matrices are N x N, M x M and N x M.
     """
     _check(x, y)
     x, y = x.double(), y.double()
@@ -84,9 +84,9 @@ def weighted_frechet_distance(x: Tensor, y: Tensor) -> WeightedDistance:
 
 
 def weighted_kernel_distance(x: Tensor, y: Tensor) -> WeightedDistance:
-    """Return `kernel_distance` of `x` `(N, D)` and `y` `(M, D)` as a function of the count of each image.
+    """Return `kernel_distance` of resamples of `x` `(N, D)` and `y` `(M, D)`, as a function of image counts.
 
-    An image drawn twice is not paired with itself; NaN if only one image was drawn. Matrices are N x N, M x M, N x M.
+    It pairs no image with its own copies; NaN if one set has a single distinct image. Matrices are N x N, M x M, N x M.
     """
     _check(x, y)
     x, y = x.double(), y.double()

@@ -1,6 +1,6 @@
-"""Signs that a translator has failed, measured on translations `fake`, their inputs and real target images.
+"""Signs that a translator has failed, computed from translations `fake`, their `inputs` and real images of the target.
 
-All are `(N, C, H, W)` in [-1, 1]. No sign proves a failure; each is a reason to look at the images.
+Images are `(N, C, H, W)` in [-1, 1]. No sign proves a failure; each is a reason to look at the images.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 from velogan.metrics.retrieval import edge_descriptors, retrieval
 
 THUMBNAIL_SIDE = 8
-"""Pixels: side of the thumbnails that `diversity` compares."""
+"""Side in pixels of the thumbnails that `diversity` compares."""
 
 CHECKERBOARD_PERIODS = (2, 4)
 """Periods in pixels of the patterns that two layers of stride 2 leave (Odena et al. 2016)."""
 
 
 def failure_signs(fake: Tensor, inputs: Tensor, target: Tensor) -> dict[str, float]:
-    """Compute all signs by name; without `retrieval` for single images, without `spread` for sets of equal images."""
+    """Compute the signs by name: `retrieval` only for several images, `spread` only if inputs and targets differ."""
     reference = min(diversity(inputs), diversity(target))
     retrieved = retrieval(edge_descriptors(fake), edge_descriptors(inputs)).mean().item()
     return {

@@ -27,7 +27,7 @@ _E = {
     "branch3x3": "384@1x1 384@1x3|384@3x1",
     "branch3x3dbl": "448@1x1 384@3x3 384@1x3|384@3x1",
 }
-_BLOCKS: dict[str, tuple[int, dict[str, str], int, int]] = {  # input channels, branches, `{0}` in them, pool channels
+_BLOCKS: dict[str, tuple[int, dict[str, str], int, int]] = {  # input channels, branches, width for `{0}`, pool channels
     "Mixed_5b": (192, _A, 0, 32),
     "Mixed_5c": (256, _A, 0, 64),
     "Mixed_5d": (288, _A, 0, 64),
@@ -46,8 +46,8 @@ class Inception(nn.Module):
     """Inception v3 (Szegedy et al. 2016) as FID uses it (Heusel et al. 2017), frozen, in eval mode.
 
     It is the graph that TensorFlow released on 2015-12-05, not torchvision's: average pooling excludes padding,
-    the last block uses maximum pooling, and the head has 1008 classes. Modules have the names of the ported weights
-    that pytorch-fid and torch-fidelity share.
+    the last block uses maximum pooling, and the head has 1008 classes. Submodules have the names in the ported
+    weights that pytorch-fid and torch-fidelity use.
 
     `state`: the weights by name. Raises ValueError if names or shapes differ.
     """
@@ -75,7 +75,7 @@ class Inception(nn.Module):
         self.requires_grad_(False).eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return features `(B, 2048)`, the spatial mean of the last block, of `(B, 3, 299, 299)` in [-1, 1]."""
+        """Return features `(B, 2048)` of `(B, 3, 299, 299)` in [-1, 1]: the spatial mean of the last block's output."""
         x = self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(images)))
         x = functional.max_pool2d(x, 3, stride=2)
         x = self.Conv2d_4a_3x3(self.Conv2d_3b_1x1(x))
@@ -100,7 +100,7 @@ class _InceptionConv(nn.Module):
 
 
 class _Mixed(nn.Module):
-    """Parallel branches, each a chain like `48@1x1 64@5x5/2`: channels, kernel, stride; `|` forks the last link."""
+    """Parallel branches, each a chain like `48@1x1 64@5x5/2` (channels@kernel/stride); `|` marks parallel layers."""
 
     def __init__(self, inputs: int, branches: Mapping[str, str], width: int, pooled: int, *, maximum: bool) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class _Mixed(nn.Module):
         self.branch_pool = _InceptionConv(inputs, pooled, (1, 1)) if pooled else None
 
     def _add_chain(self, branch: str, chain: str, inputs: int) -> list[list[str]]:
-        """Add the convolutions of one branch as modules; return their names, link by link."""
+        """Add the convolutions of one branch as submodules; return their names, grouped by position in the chain."""
         names: list[list[str]] = []
         links = chain.split()
         for number, link in enumerate(links, start=1):

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional
 
 _MAX_CLASSES = 40
-_FLAT_RANGE = 12.0  # maximum range, in levels of 255, of a pixel and its eight neighbours in a flat area saved as JPEG
-_COLOUR_TOLERANCE = 8.0  # levels of 255 by which flat areas of one class differ
-_MAX_PIXELS = 2000  # examined per image
-_MIN_LABEL_SHARE = 0.8  # of flat pixels that lie close to a label colour
+_FLAT_RANGE = 12.0  # maximum range of a pixel and its eight neighbours in a flat area saved as JPEG, in 8-bit levels
+_COLOUR_TOLERANCE = 8.0  # maximum difference between flat areas of one class, in 8-bit levels
+_MAX_PIXELS = 2000  # maximum number of pixels examined per image
+_MIN_LABEL_SHARE = 0.8  # minimum share of flat pixels that lie close to a label colour
 MIN_COLOUR_DISTANCE = 32.0
-"""Colours closer than this, in levels of 255, are one class."""
+"""Colours closer than this, in 8-bit levels, belong to one class."""
 _MIN_CLASS_SHARE = 1e-3
 _CLIPPED = 0.94  # absolute values in [-1, 1] above this are black or white
 _MIN_FLAT_SHARE = 0.55  # cityscapes' and facades' label maps in grey: 0.64 and more; slices of CT and MR: up to 0.51
@@ -26,7 +26,7 @@ def find_label_colours(truths: Sequence[Tensor]) -> Tensor | None:
 
     In label maps, nearly all pixels of flat areas lie close to one of a few colours. This must also hold without the
     most frequent colour, since a photograph may have a flat background. Flat areas of photographs have many colours
-    in between. Edges do not count, since JPEG and resizing change them. In grey scans only black and white are flat.
+    in between. Edges do not count, since JPEG and resizing change them. Grey scans are flat only in black and white.
     `truths`: `(C, H, W)` in [-1, 1].
     """
     if truths[0].shape[0] == 1 and _flat_share_of_grey(truths) < _MIN_FLAT_SHARE:
@@ -58,13 +58,13 @@ def _flat_pixels(levels: Tensor) -> Tensor:
 
 
 def _flat_mask(levels: Tensor) -> Tensor:
-    """Return which pixels of `(C, H, W)` resemble their neighbours: `(H, W)`."""
+    """Return a mask `(H, W)` that is true at the pixels of `(C, H, W)` that resemble their neighbours."""
     highest, lowest = (functional.max_pool2d(sign * levels[None], 3, 1, 1)[0] * sign for sign in (1, -1))
     return (highest - lowest).amax(dim=0) <= _FLAT_RANGE
 
 
 def _flat_share_of_grey(truths: Sequence[Tensor]) -> float:
-    """Return the share of flat pixels among those that are neither black nor white; 1 if there are none."""
+    """Return the share of flat pixels among those neither black nor white; 1 if all are black or white."""
     flat, total = 0, 0
     for truth in truths:
         is_grey = truth[0].abs() < _CLIPPED
@@ -82,9 +82,9 @@ def _most_frequent_colour(levels: Tensor) -> Tensor:
 
 
 def nearest_labels(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each pixel's nearest label `(B, H, W)`, and its largest difference over channels in levels of 255.
+    """Return the index of each pixel's nearest label, and the largest difference from it over channels: `(B, H, W)`.
 
-    `images`: `(B, C, H, W)` and `labels`: `(K, C)`, both in [-1, 1].
+    `images`: `(B, C, H, W)`, `labels`: `(K, C)`, in [-1, 1]. The difference is in 8-bit levels.
     """
     pixels = images.movedim(1, -1).flatten(0, -2)
     nearest = torch.cdist(pixels, labels).argmin(dim=1)

@@ -25,11 +25,11 @@ def psnr(x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
 def ssim(x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
     """Compute the structural similarity of each image, at most 1; higher is better.
 
-    Wang et al. 2004, equation 13: Gaussian window 11x11 with sigma 1.5, K1 = 0.01, K2 = 0.03, each channel.
+    Wang et al. 2004, equation 13: Gaussian window 11x11 with sigma 1.5, K1 = 0.01, K2 = 0.03, per channel.
     Only windows that lie fully inside the image count, so a border of 5 pixels is left out; with a mask,
     the mean is over the windows whose centre lies in the mask.
 
-    `x`, `y`: `(B, C, H, W)` in [-1, 1], sides of at least 11; `mask`: `(B, 1, H, W)` as in `psnr`.
+    `x`, `y`: `(B, C, H, W)` in [-1, 1], sides of at least 11; `mask`: `(B, 1, H, W)`, see `psnr`.
     Returns `(B,)` float64; NaN for an image whose mask is empty. Raises ValueError if shapes do not match or images
     are too small.
     """
@@ -43,8 +43,8 @@ def ssim(x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
 def structure(x: Tensor, y: Tensor) -> Tensor:
     """Compute the similarity in contrast and structure of each image, at most 1, independent of brightness and colours.
 
-    The product of contrast and structure in Wang et al. 2004, equations 9 and 10 with C3 = C2 / 2, windows as in
-    `ssim`, over luminance. `x`, `y`: `(B, C, H, W)` in [-1, 1], equal but for C, sides of at least 11.
+    The product of contrast and structure (Wang et al. 2004, equations 9 and 10 with C3 = C2 / 2) of the luminance, over
+    the windows of `ssim`. `x`, `y`: `(B, C, H, W)` in [-1, 1], which may differ in C; sides of at least 11.
     Returns `(B,)` float64. Raises ValueError if shapes do not match or images are too small.
     """
     x, y = luminance(x), luminance(y)
@@ -61,10 +61,10 @@ def luminance(images: Tensor) -> Tensor:
 
 
 def _ssim_parts(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each window's brightness (Wang et al. 2004, eq. 6), and contrast times structure (eq. 9 and 10)."""
+    """Return SSIM's terms per window: brightness (Wang et al. 2004, eq. 6), contrast times structure (eq. 9, 10)."""
     if min(x.shape[-2:]) < _WINDOW:
         raise ValueError(f"SSIM needs sides of at least {_WINDOW} pixels, got {tuple(x.shape[-2:])}: use larger images")
-    x, y = x.double() + 1, y.double() + 1  # intensities from 0, as the paper's formula takes them
+    x, y = x.double() + 1, y.double() + 1  # intensities start at 0 in the paper
     mean_x, mean_y = _blur(x), _blur(y)
     variance_x = _blur(x * x) - mean_x.square()
     variance_y = _blur(y * y) - mean_y.square()

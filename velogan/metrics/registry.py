@@ -30,8 +30,8 @@ from velogan.metrics.pixel import psnr, ssim
 from velogan.metrics.sliced import PATCH_PREFIX, level_patches, patch_distances
 
 Features = Mapping[str, Tensor]
-"""Tensors of N images by name, on the CPU: features `(N, D)` by the network's name, its logits `(N, K)` by NAME_logits,
-and patches `(N, P, C, pixels)` by the names that `sliced.level_patches` gives."""
+"""Tensors of N images by name, on the CPU: features `(N, D)` under a network's name, its logits `(N, K)` under
+NAME_logits, and patches `(N, P, C, pixels)` under the names that `sliced.level_patches` returns."""
 
 NETWORKS = {"lite1": "EfficientNet-Lite1", "lite2": "EfficientNet-Lite2"}
 """Display names of feature networks; other networks are displayed by the name of their features."""
@@ -50,11 +50,11 @@ SLICED_PROTOCOL = (
 
 @dataclass(frozen=True)
 class MetricValue:
-    """The value of a metric and its uncertainty over other samples of images.
+    """The value of a metric, with the results of a bootstrap over images.
 
     `interval_95`: bootstrap interval, None if unknown.
-    `images`: number of images that the value is a mean over; None for a value of whole sets, such as a distance.
-    `resampled`: values `(R,)` over bootstrap resamples; equal seeds and counts draw equal resamples. Their mean may
+    `images`: number of images that were compared one by one; None for distances of sets and shares of classes.
+    `resampled`: values `(R,)` of bootstrap resamples; equal seeds and counts draw equal resamples. Their mean may
     differ from the value: see `bootstrap.PROTOCOL`.
     """
 
@@ -65,9 +65,9 @@ class MetricValue:
 
 
 def set_distances(fake: Features, real: Features, *, seed: int, resample: bool = False) -> dict[str, MetricValue]:
-    """Compute the sliced Wasserstein distance between two sets, and the Fréchet and kernel distance of each network.
+    """Compute the sliced Wasserstein distance of two sets, and their Fréchet and kernel distance for each network.
 
-    The sliced Wasserstein distance is omitted if the images of a set differ in size (no patches).
+    The sliced Wasserstein distance is omitted unless all images have one size, since patches are drawn per size.
     `seed` draws projections and bootstrap resamples; `resample`: also compute intervals.
     """
     metrics: dict[str, MetricValue] = _sliced_distance(fake, real, seed=seed, resample=resample)
@@ -93,7 +93,7 @@ def _with_interval(
 
 
 def sample_patches(images: Tensor, *, total_images: int) -> Features:
-    """Draw patches of `(B, C, H, W)` for the sliced Wasserstein distance; many `total_images` get fewer each."""
+    """Draw patches of `(B, C, H, W)` for the sliced Wasserstein distance; fewer of each if `total_images` is large."""
     return level_patches(images, patches=max(8, min(128, MAX_PATCHES // total_images)))
 
 
@@ -109,7 +109,7 @@ def _sliced_distance(fake: Features, real: Features, *, seed: int, resample: boo
 
 
 def class_shares(features: Features, classes: Mapping[str, int], *, seed: int) -> dict[str, MetricValue]:
-    """Return the share (0 to 1) of images whose top-1 class is each of `classes`, per network that has logits.
+    """Return, for each network with logits and each of `classes`, the share (0 to 1) of images with this top-1 class.
 
     The metrics are called `<network>_share_class_<index>`. `classes`: indices by name.
     Raises ValueError if an index is outside the network's classes.
@@ -124,7 +124,7 @@ def class_shares(features: Features, classes: Mapping[str, int], *, seed: int) -
 
 
 def is_top1(logits: Tensor, index: int) -> Tensor:
-    """Return for each row of logits `(N, classes)` whether class `index` has the largest: `(N,)` float64, 0 or 1.
+    """Return 1 for each row of logits `(N, classes)` with class `index` as the top-1 class, else 0: `(N,)` float64.
 
     Raises ValueError if the index is outside the classes.
     """
@@ -139,7 +139,7 @@ def is_share(name: str) -> bool:
 
 
 def class_name(name: str, classes: Mapping[str, int]) -> str:
-    """Return the class that the share metric `name` counts. `classes`: index by name."""
+    """Return the name of the class whose share the metric `name` measures. `classes`: index by name."""
     return next(class_name for class_name, index in classes.items() if index == int(name.partition(_SHARE)[2]))
 
 
@@ -181,7 +181,7 @@ def label_metrics(confusions: Tensor, *, seed: int) -> dict[str, MetricValue]:
 
 
 def lower_is_better(name: str) -> bool:
-    """Return whether the metric called `name` is a distance. For class shares it depends on the direction."""
+    """Return whether lower values of the metric `name` are better; not for class shares, whose target values differ."""
     return name == SLICED or name.rpartition("_")[2] in ("fid", "kid")
 
 

@@ -1,4 +1,4 @@
-"""Resizing of images for feature networks; the method affects every metric computed over the network."""
+"""Resizing of images for feature networks; the method affects every metric that uses their features."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def to_rgb(images: Tensor) -> Tensor:
 
 
 def resize_for_features(images: Tensor, side: int) -> Tensor:
-    """Resize `(B, 1 or 3, H, W)` in [-1, 1] to `(B, 3, side, side)` float32 in 0..255 by `RESIZE_PROTOCOL`.
+    """Resize `(B, 1 or 3, H, W)` in [-1, 1] to `(B, 3, side, side)` float32 in 0..255, see `RESIZE_PROTOCOL`.
 
     Parmar et al. 2022, "On Aliased Resizing and Surprising Subtleties in GAN Evaluation", section 3.
     """

@@ -12,10 +12,10 @@ CHANCE = 0.5
 """Expected retrieval of images that do not depend on the inputs."""
 
 SIDE = 32
-"""Pixels: side of the grid of edges that are compared, so coarse that noise and fine texture average out."""
+"""Side in cells of the grid of edges that are compared, so coarse that noise and fine texture average out."""
 
 EDGE = 0.05
-"""Difference between neighbours on that grid, of images in [-1, 1], at which an edge has half its maximum strength."""
+"""Difference between neighbouring cells, in [-1, 1], at which an edge has half of the maximum strength."""
 
 
 def edge_descriptors(images: Tensor) -> Tensor:
@@ -36,8 +36,8 @@ def edge_descriptors(images: Tensor) -> Tensor:
 def retrieval(fake: Tensor, inputs: Tensor) -> Tensor:
     """Return for each translation the share of the other inputs that are less similar to it than its own: `(N,)`.
 
-    1 if it identifies its input; `CHANCE` on average if it does not depend on it. Equally similar inputs count half.
-    `fake`, `inputs`: descriptors `(N, D)` in the same order. NaN for a single image.
+    1 if a translation identifies its input; on average `CHANCE` if translations do not depend on inputs; NaN for a
+    single image. Equally similar inputs count half. `fake`, `inputs`: descriptors `(N, D)` in the same order.
     """
     similarity = fake @ inputs.T
     own = similarity.diagonal()[:, None]

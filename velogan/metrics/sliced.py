@@ -1,4 +1,4 @@
-"""Sliced Wasserstein distance between two sets of images, for each scale of patches or of a network's feature maps."""
+"""Sliced Wasserstein distance between two sets of images, from patches at several scales or from feature maps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 PATCH_SIDE = 7
 MIN_LEVEL_SIDE = 16
-"""Pixels: side of a patch, and minimum length of the shorter side of the coarsest level."""
+"""Side of a patch, and minimum of the shorter side of the coarsest pyramid level, in pixels."""
 
 PATCH_PREFIX = "patches_"
 """Prefix of the keys of patches, see `level_patches`."""
@@ -29,9 +29,9 @@ def sliced_wasserstein(
 
     Karras et al. 2018, section 5: `patches` random 7x7 patches of each image and level of a Laplacian pyramid,
     normalised per channel, and the mean over `projections` random directions of the Wasserstein-1 distance between
-    their projections. Both sets are normalised by the mean and deviation of `real`, while the paper takes each set's
-    own: a wrong colour or contrast must count. 0 for equal sets; few images bias it upwards, so compare only values
-    over equal counts.
+    their projections. Both sets are normalised by the mean and standard deviation of `real`, not each by its own as in
+    the paper, so that wrong colours or contrast count. 0 for equal sets; few images bias it upwards, so compare only
+    values of equally large sets.
     `images`: `(N, C, H, W)`, `real`: `(M, C, H, W)`, in [-1, 1]. Equal seeds give equal patches and directions.
     """
     assert images.shape[1:] == real.shape[1:], f"images of {tuple(images.shape[1:])} against {tuple(real.shape[1:])}"
@@ -64,10 +64,10 @@ def patch_distances(
 def feature_map_distance(
     fake: Sequence[Tensor], real: Sequence[Tensor], *, positions: int = 128, seed: int = 0
 ) -> float:
-    """Compute `sliced_wasserstein` over feature vectors at random positions instead of patches, averaged over maps.
+    """Compute `sliced_wasserstein` over feature vectors at random positions instead of patches, averaged over layers.
 
-    `fake`, `real`: a network's feature maps of each set of images, `(N, C, h, w)` and `(M, C, h, w)` each.
-    `positions`: number of random positions per image and map; all if a map has fewer.
+    `fake`, `real`: a network's feature maps of the two sets, one tensor per layer, `(N, C, h, w)` and `(M, C, h, w)`.
+    `positions`: number of random positions per image and layer; all if a feature map has fewer.
     """
     x, y = ([_sample_positions(maps, positions, seed) for maps in levels] for levels in (fake, real))
     return fmean(patch_distances(x, y, seed=seed))
@@ -82,7 +82,7 @@ def _sample_positions(maps: Tensor, count: int, seed: int) -> Tensor:
 
 
 def cumulative_histograms(fake: Tensor, real: Tensor, *, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return cumulative histograms of one level's patches; distances of resamples are then one matrix product.
+    """Return cumulative histograms of one level's patches, for distances of resamples by one matrix product.
 
     For each image and each of 32 random directions: the share of its projected patches up to each of 128 even steps,
     `(N, 32, 128)` and `(M, 32, 128)`; and the width of a step, `(32,)`. The Wasserstein-1 distance is the sum of
@@ -128,9 +128,9 @@ def _blur(images: Tensor) -> Tensor:
 
 
 def _normalise(fake: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the patches of both sets as rows, each channel normalised by the mean and deviation of the real ones.
+    """Return both sets' patches as rows, each channel normalised by its mean and standard deviation in `real`.
 
-    A deviation is at least MIN_RELATIVE_STD of the largest, so that noise in an empty channel does not dominate.
+    Standard deviations are at least MIN_RELATIVE_STD of the largest, so that noise in an empty channel does not count.
     """
     mean = real.mean((0, 1, 3), keepdim=True)
     deviation = real.std((0, 1, 3), keepdim=True, correction=0)

@@ -24,12 +24,12 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Seconds so far, including earlier starts of the same run."""
+        """Seconds so far, including earlier processes of the same run."""
         return self._before + (0.0 if self._since is None else self._now() - self._since)
 
     @property
     def training_seconds(self) -> float:
-        """Seconds so far, less the overhead of this process only: valid for differences, not as a total."""
+        """Seconds so far without the overhead of this process; only differences are meaningful, not the total."""
         return self.seconds - self._overhead
 
     def start(self, *, elapsed: float = 0.0) -> None:
@@ -51,14 +51,14 @@ class Clock:
             self._overhead += self.seconds - started
 
     def tick(self, images: int) -> float:
-        """Return images per second since the last tick; 0 at the first one. `images`: number seen by the run so far."""
+        """Return images per second since the last call; 0 at the first. `images`: number seen by the run so far."""
         seconds = self.training_seconds
         images_before, seconds_before = self._tick or (images, seconds)
         self._tick = (images, seconds)
         done, elapsed = images - images_before, seconds - seconds_before
         if done <= 0 or elapsed <= 0:
             return 0.0
-        # ETA moves half-way to the new speed, so that one slow tick does not make it jump
+        # ETA moves half-way to the new speed, so that one slow interval does not make it jump
         self._seconds_per_image = (elapsed / done + (self._seconds_per_image or elapsed / done)) / 2
         return done / elapsed
 

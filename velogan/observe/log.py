@@ -126,8 +126,8 @@ class MetricsLogger(Protocol):
 class TensorBoardLogger:
     """Writes an event file in `run/tensorboard`. Methods raise OSError if they cannot write.
 
-    It does not use torch's SummaryWriter, whose thread reports errors late or never. `purge_step`: number of images
-    seen from which on TensorBoard ignores the content of earlier files.
+    It does not use torch's SummaryWriter, whose thread reports errors late or never. TensorBoard ignores what
+    earlier files hold from `purge_step` on, a number of images seen.
     """
 
     def __init__(self, run: Path, purge_step: int | None) -> None:

@@ -1,4 +1,4 @@
-"""The description of the machine for records of training speed."""
+"""Description of the machine, for records of training speed."""
 
 from __future__ import annotations
 

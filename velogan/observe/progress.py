@@ -128,7 +128,7 @@ class _Line:
             display.print_line(f"{self._name}: {detail}")
 
 
-_RESULTS = (  # images seen, and the result of runs with fewer (benchmarks/RECORDS.md)
+_RESULTS = (  # number of images seen, and what runs with fewer achieve (benchmarks/RECORDS.md)
     (2_000, "so few show that all parts work; do not expect good pictures"),
     (10_000, "3,000 made the built-in apples into oranges; real photographs need more"),
     (100_000, "17,000 with the preset fast made about half of 120 horses into zebras"),

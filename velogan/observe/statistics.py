@@ -1,4 +1,4 @@
-"""Statistics of a run: summed on the device and copied to the host once per tick."""
+"""Statistics of a run: summed on the device and copied to the host once per log row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Stats:
-    """Means of named scalars between two ticks.
+    """Means of named scalars, reset by each `tick`.
 
     `on_step_end` runs a few operations on the device, whatever the number of scalars. It does not wait for the device
     and can be part of a captured step.
@@ -35,7 +35,7 @@ class Stats:
         yield from self._sums.values()
 
     def tick(self) -> dict[str, float]:
-        """Return the mean of each name with values since the last tick, and reset all sums. Waits for the device."""
+        """Return the mean of each name with values since the last call, and reset all sums. Waits for the device."""
         sums: defaultdict[str, float] = defaultdict(float)
         counts: defaultdict[str, float] = defaultdict(float)
         for names, tensor in self._sums.items():

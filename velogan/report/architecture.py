@@ -1,4 +1,4 @@
-"""Build the section on architectures: diagrams of the networks, and the weights of operations during a search."""
+"""Build the architecture section of a report: diagrams of networks, and operation weights during a search."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from velogan.report.share_plots import plot_shares, share_legend
 from velogan.search.history import HistoryEntry
 
 MAX_POINTS = 60
-"""Maximum number of points of the history that are drawn, evenly spaced; the last is one of them."""
+"""Maximum number of points in a plot: evenly spaced entries of the history, including first and last."""
 
 MAX_NARROW = 8
-"""Networks with fewer mixed operations than this are placed side by side."""
+"""Minimum number of mixed operations of a network whose plots take the full width; others are side by side."""
 
 
 def architecture(runs: Sequence[RunData]) -> str:
@@ -37,7 +37,7 @@ def architecture(runs: Sequence[RunData]) -> str:
 
 
 def read_run_genotype(run: RunData) -> Genotype | None:
-    """Return the genotype that a search derived, or that of the configured operations; None if there is neither."""
+    """Return the genotype that a search derived, else one of the configured operations; None if there are none."""
     try:
         return read_genotype(run.folder / "genotype.json")
     except (OSError, ValueError):
@@ -51,7 +51,7 @@ def read_run_genotype(run: RunData) -> Genotype | None:
 
 
 def _by_direction(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the operations of `name`, generator or discriminator, by direction, if the configuration sets them."""
+    """Return the configured operations by direction, where set; `name`: "generator" or "discriminator"."""
     by_direction = {"a2b": as_mapping(config.get(name)), "b2a": as_mapping(config.get(f"{name}_b"))}
     return {
         direction: section["operations"] for direction, section in by_direction.items() if section.get("operations")
@@ -59,7 +59,7 @@ def _by_direction(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _diagram(run: RunData) -> str:
-    """Draw a run's networks: the generators on the left, the discriminators and the legend on the right."""
+    """Return a diagram of a run's networks, with a legend, as HTML; empty if the run has no genotype."""
     genotype = read_run_genotype(run)
     if genotype is None:
         return ""

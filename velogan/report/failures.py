@@ -12,30 +12,30 @@ from velogan.files import pluralize
 from velogan.report.run_data import is_number
 from velogan.report.scores import FEATURE_SCORE, IDENTITY_SCORE, MIN_RETRIEVAL, SCORE
 
-FAILURE = "failure/"  # prefix of the signs of failure in the log
-ENDED = "ended"  # true in the row of the log with the signs of failure of a finished run
-MIN_MEASUREMENTS = 2  # number of consecutive wrong measurements; at the end of a run one is enough
+FAILURE = "failure/"  # prefix of the names of failure signs in the log
+ENDED = "ended"  # true in the log row with the failure signs of a finished run
+MIN_MEASUREMENTS = 2  # number of consecutive bad measurements that make a failure; at the end of a run one is enough
 
 WON_LOSS_FRACTION, WON_MIN_ROWS = 0.05, 10
-"""A discriminator has won if its loss is below this fraction of its first value in this many rows of the log: in a
-short run a row is one step, and a discriminator may win for a moment."""
+"""A discriminator has won if its loss is below WON_LOSS_FRACTION of its first value in the last WON_MIN_ROWS log rows.
+Fewer rows are not enough: in a short run each is a single step, and a discriminator may win for a moment."""
 
-_SUFFIXES = ("", "_a2b", "_b2a")  # of the names of scores: both directions together, and each
+_SUFFIXES = ("", "_a2b", "_b2a")  # of score names: both directions together, then each
 
 WORSE_FACTOR, MIN_GAIN_FRACTION = 1.5, 0.5
 NOTICEABLE_FACTOR = 1.1
-"""Translations have become worse if their score is above WORSE_FACTOR times the best one. If the best one improves on
-the unchanged inputs, the conditions are instead that less than MIN_GAIN_FRACTION of the improvement is left, and that
-the score is above NOTICEABLE_FACTOR times the best one: differences of runs that hardly change anything are noise."""
+"""Translations have become worse if their score is above WORSE_FACTOR times the best score. If the best score is below
+that of the unchanged inputs, they have become worse if less than MIN_GAIN_FRACTION of this gain is left and their
+score is above NOTICEABLE_FACTOR times the best score, since smaller differences are noise."""
 
-_DISCRIMINATOR_LOSS = re.compile("loss/discriminator/(d_)?[ab]")  # d_a: of encodings
+_DISCRIMINATOR_LOSS = re.compile("loss/discriminator/(d_)?[ab]")  # d_a: of a discriminator of encodings
 
 Log = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A lasting failure: its `name` in the log, the last `value`, the images seen when it began, and what to try."""
+    """A lasting failure: its `name` and last `value` in the log, images seen when it began (`since`), what to try."""
 
     name: str
     description: str
@@ -83,7 +83,7 @@ _SIGNS: dict[str, _Sign] = {
 
 
 class _Distances:
-    """The logged distances of translations to real images: of both directions together, or of one."""
+    """The logged distances of translations to real images, for both directions together or for one."""
 
     def __init__(self, stats: Log, suffix: str):
         metric = FEATURE_SCORE if _measurements(stats, FEATURE_SCORE) else SCORE
@@ -121,10 +121,10 @@ def final_checkpoint_is_worse(stats: Log) -> bool:
 
 
 def describe_improvement(stats: Log) -> str | None:
-    """Return a sentence on how much closer held-out translations are to real images than their inputs, and `retrieval`.
+    """Return a sentence on how much closer translations of held-out images are to real ones than their inputs are.
 
-    The checkpoint is the last one, or the best one if `final_checkpoint_is_worse`. None if the log does not have the
-    scores, or if the translations are not closer, which `find_failures` reports.
+    It describes the last checkpoint, or the best one if `final_checkpoint_is_worse`, and includes `retrieval` if known.
+    None if the log has no scores from the end of the run, or if translations are not closer (see `find_failures`).
     """
     use_best, gains = final_checkpoint_is_worse(stats), dict[str, int]()
     shares = list[str]()
@@ -155,10 +155,10 @@ def _check_sign(stats: Log, name: str) -> Failure | None:
 
 
 def _check_baseline(distances: _Distances) -> Failure | None:
-    """Check, only at the end of a run, that translations are better than the unchanged inputs: early ones never are."""
+    """Return a failure if translations at the end of a run, also the best ones, are no better than unchanged inputs."""
     baseline = distances.baseline
     if baseline is None or not distances.points or not distances.has_ended:
-        return None
+        return None  # early translations are never better
     best, last = (distances.best_images, distances.best), distances.points[-1]
     sign = _Sign(
         lambda value: value >= baseline,
@@ -171,7 +171,7 @@ def _check_baseline(distances: _Distances) -> Failure | None:
 
 
 def _check_decay(distances: _Distances) -> Failure | None:
-    """Check that the last translations are not worse than those of the best checkpoint."""
+    """Return a failure if the last translations are much worse than those of the best checkpoint."""
     sign = _Sign(
         distances.is_worse,
         "translations have become worse (their distance to real images is {value:.3f}, "
@@ -202,7 +202,7 @@ def _check_discriminator(stats: Log, name: str) -> Failure | None:
 def _check_lasting(
     name: str, points: Sequence[tuple[int, float]], sign: _Sign, *, direction: str = "", min_count: int
 ) -> Failure | None:
-    """Return the failure if the last `min_count` measurements (images seen, value) or more are wrong."""
+    """Return a failure if at least the last `min_count` of `points`, `(images seen, value)`, are wrong."""
     wrong = list(takewhile(lambda point: sign.is_wrong(point[1]), reversed(points)))
     if len(wrong) < min_count:
         return None

@@ -1,4 +1,4 @@
-"""Draw a genotype as a diagram: networks side by side, cells by their shape, operations by their kernels, to scale."""
+"""Draw a genotype as a diagram: networks side by side, cells as shapes, and kernels to scale."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ WIDTH = 436
 _COLUMN, _GAP = 212, 12
 _LEFT, _RIGHT = 14, 182
 _SLANT = 9
-"""Left and right edge of a residual cell in its column, and the extra width at the outer end of an e or d cell."""
+"""Left and right edge of an r cell in its column, and how far an e or d cell exceeds them at its wide end."""
 
 _ROW, _PAD = 27, 5
 _BETWEEN = 18
 _BAR, _LONGEST = 46, 130
-"""Position of an operation in its cell, and the length of the bar of the largest kernel."""
+"""Left edge of an operation's bar in its column, and the length of the bar of the largest kernel."""
 
 _STEP, _DOT = 2.6, 2.0
 _MAX_TAPS = max(geometry.kernel for geometry in CONVOLUTION_GEOMETRY.values()) ** 2
 
 
 class Cell(NamedTuple):
-    """A cell of the diagram."""
+    """A cell: its name in the diagram, its kind and its operations."""
 
     name: str
     kind: Kind
@@ -36,7 +36,7 @@ class Cell(NamedTuple):
 
 
 def count_taps(operation: str) -> int:
-    """Return the number of weights between two channels: 1 for pooling or interpolation, by its 1x1 convolution."""
+    """Count an operation's weights per pair of channels; 1 for pooling or interpolation (its 1x1 convolution)."""
     if operation == "transposed3":
         return 9
     return CONVOLUTION_GEOMETRY[operation].kernel ** 2 if operation in CONVOLUTION_GEOMETRY else 1
@@ -48,7 +48,7 @@ def colour_class(operation: str) -> str:
 
 
 def generator_cells(genotype: Genotype, direction: Direction) -> list[Cell]:
-    """Return the cells of a generator, in order; for the space `code` with a single operation at either end."""
+    """Return the cells of a generator, in order; in the space `code` also the single operations at both ends."""
     names = genotype.generators[direction]
     kinds = generator_kinds(0, genotype.space)
     outer = (len(kinds) - 4) // 2
@@ -124,7 +124,7 @@ def draw_legend(drawing: Drawing, y: float) -> float:
 
 
 def draw_genotype(genotype: Genotype, *, domains: Sequence[str]) -> list[str]:
-    """Return two inline drawings for a page: the generators; the discriminators, if there are any, and the legend."""
+    """Return two inline SVG drawings: the generators, and a legend below the discriminators, if there are any."""
     left, right = Drawing(WIDTH, 0), Drawing(WIDTH, 0)
     left.height = draw_generators(left, genotype, 0, domains=domains)
     y = draw_discriminators(right, genotype, 0, domains=domains) + 24 if genotype.discriminators else 0
@@ -156,7 +156,7 @@ def _draw_networks(
 
 
 def _draw_cell(drawing: Drawing, x: float, y: float, cell: Cell, *, adds_input: bool) -> float:
-    """Draw a cell with the arrow into it and, if it `adds_input`, the connection around it."""
+    """Draw a cell, the arrow into it and its skip connection, if any; return the `y` at which they end."""
     name, kind, operations = cell
     middle, top = x + (_LEFT + _RIGHT) / 2, y + _BETWEEN
     height = _ROW * len(operations) + 2 * _PAD
@@ -176,7 +176,7 @@ def _draw_cell(drawing: Drawing, x: float, y: float, cell: Cell, *, adds_input: 
 
 
 def _adds_input(cell: Cell) -> bool:
-    """Return whether a generator's cell adds its input; the single operations of the space `code` do not."""
+    """Return whether a generator's cell is residual: r cells are, except single operations (space `code`)."""
     return cell.kind == "r" and len(cell.operations) == 2
 
 
@@ -198,7 +198,7 @@ def _draw_operation(drawing: Drawing, x: float, y: float, name: str) -> None:
 
 
 def _draw_glyph(drawing: Drawing, x: float, y: float, name: str) -> None:
-    """Draw the taps of a kernel around (x, y); four pixels for an operation without a kernel."""
+    """Draw the weights of a kernel as dots around (x, y), or four pixels for an operation without a kernel."""
     if count_taps(name) > 1:
         kernel, dilation, _ = CONVOLUTION_GEOMETRY.get(name) or CONVOLUTION_GEOMETRY["conv3"]
         step = _STEP * dilation

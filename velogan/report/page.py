@@ -35,7 +35,7 @@ def write_report(runs: list[Path], out: Path | None = None) -> Path:
 
 
 def render(runs: list[RunData]) -> str:
-    """Return the page as HTML text."""
+    """Return the report of `runs` as HTML."""
     return Template(read_asset("page.html")).substitute(
         title=sections.text(sections.title(runs)),
         style=read_asset("page.css"),

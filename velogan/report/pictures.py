@@ -32,7 +32,7 @@ def build_galleries(runs: list[RunData]) -> list[dict[str, Any]]:
     size, gap: width and height of the grids, and pixels between their images
     frames: `[{"images": int, "uri": str}]`, at most `MAX_FRAMES`, evenly spaced in training time
 
-    All entries together have at most `MAX_BYTES` before base64.
+    The frames of all entries together have at most `MAX_BYTES` bytes before base64 encoding.
     """
     max_frames = MAX_FRAMES if len(runs) == 1 else max(4, 2 * MAX_FRAMES // len(runs))
     selected = [
@@ -57,7 +57,7 @@ def build_galleries(runs: list[RunData]) -> list[dict[str, Any]]:
 
 
 def latest_pairs(run: RunData) -> list[tuple[str, str]]:
-    """Return the newest `(input, translation)` pairs from A to B as data URIs; empty if the layout is unknown."""
+    """Return up to `MAX_PAIRS` newest `(input, translation)` pairs from A to B as data URIs; empty if unknown."""
     layout = _grid_layout(run, "a2b")
     files = run.grids.get("a2b", {})
     if layout["columns"][:2] != ["input", "translated"] or not files:
@@ -78,7 +78,7 @@ def latest_pairs(run: RunData) -> list[tuple[str, str]]:
 
 
 def to_data_uri(picture: Image.Image) -> str:
-    """Return an image as a data URI; first scale it down to at most 256 pixels a side."""
+    """Scale an image down in place to at most 256 pixels a side, and return it as a data URI."""
     picture.thumbnail((256, 256))
     return _data_uri(_encode_webp(picture, scale=1))
 
@@ -99,7 +99,7 @@ def _grid_layout(run: RunData, direction: str) -> dict[str, Any]:
 
 
 def _encode(paths: list[Path]) -> dict[Path, str]:
-    """Return data URIs of the readable files, scaled down until they have at most `MAX_BYTES` together."""
+    """Return data URIs of the readable files by path, scaled down until they have at most `MAX_BYTES` together."""
     scale, compressed = 1.0, _compress(paths, scale=1)
     while (size := sum(map(len, compressed.values()))) > MAX_BYTES:
         # bytes shrink more slowly than pixels do: a small image has more detail per pixel

@@ -52,7 +52,7 @@ class Drawing:
         opacity: float | None = None,
         title: str = "",
     ) -> None:
-        """Add a filled rectangle; the class `saved` has an outline instead."""
+        """Add a filled rectangle, or with the class `saved` a dashed outline."""
         box = {"x": x, "y": y, "width": max(width, 0.0), "height": height}
         self._add("rect", _title(title), **box, class_=css_class, fill=fill, rx=rx, opacity=opacity)
 
@@ -86,18 +86,18 @@ class Drawing:
     def dot_grid(
         self, x: float, y: float, step: float, rows: int, columns: int, *, css_class: str, side: float
     ) -> None:
-        """Add `rows` x `columns` squares, `step` apart, the first one centred at (x, y); `css_class` as in `line`."""
+        """Add `rows` x `columns` squares of side `side`, `step` apart, the first one centred at (x, y)."""
         lines = "".join(f"M{x - side / 2:.2f} {y + step * row:.2f}h{step * columns:.2f}" for row in range(rows))
         dashes = f"{side:g} {step - side:g}"
         self._add("path", d=lines, class_=f"line {css_class}", stroke_width=side, stroke_dasharray=dashes)
 
     def to_inline_svg(self, *, label: str = "") -> str:
-        """Return the drawing as part of a page, whose style applies; `label` is its text for screen readers."""
+        """Return the drawing as an SVG element, styled by the page's CSS; `label`: text for screen readers."""
         aria = f' aria-label="{escape(label)}"' if label else ""
         return f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img"{aria}>{"".join(self._parts)}</svg>'
 
     def to_svg_file(self, *, title: str) -> str:
-        """Return the drawing as the text of an SVG file; `title` is its text for screen readers."""
+        """Return the drawing as the content of an SVG file; `title`: text for screen readers."""
         body = "\n".join(self._parts)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:g} {self.height:g}" '

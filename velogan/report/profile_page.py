@@ -27,7 +27,7 @@ COLOURS = {
     "optimizer": "var(--c5)",
     "fused by the compiler": "var(--c3)",
 }
-"""CSS colours of categories and groups; others are grey."""
+"""CSS colours of categories of time and groups of kernels; all others are grey."""
 
 NAMES = {
     "compute": "computing",
@@ -59,7 +59,7 @@ def write_profile_page(profile: Profile, out: Path) -> Path:
 
 
 def percent(value: float | None) -> str:
-    """Return a share in percent; a dash if there is none."""
+    """Format a share (0 to 1) in percent; None becomes a dash."""
     if value is None:
         return "–"
     return f"{value:.0%}" if value >= 0.1 or value == 0 else f"{value:.1%}" if value >= 0.001 else "<0.1%"
@@ -200,7 +200,7 @@ def _launch_plots(launches: Mapping[str, Any]) -> list[str]:
 
 
 def _histogram(bins: Sequence[Mapping[str, float]], is_red: Callable[[Mapping[str, float]], bool]) -> str:
-    """Return bars of counts by duration."""
+    """Return a bar chart of counts by duration."""
     highest = max((row["count"] for row in bins), default=0) or 1
     bars = "".join(
         f'<div{" class=red" if is_red(row) else ""} style="height:{100 * row["count"] / highest:.1f}%" '

@@ -33,7 +33,7 @@ class RunData:
     best: Mapping[str, Any]
     """`checkpoints/best.json`: the checkpoint, the name and value of its score, and the images that were scored."""
     layout: Mapping[str, Any]
-    """`samples/index.json`: columns and rows by direction."""
+    """`samples/index.json`: names of the columns and rows of the grids, by direction."""
     architecture: list[HistoryEntry]
     """`architecture.jsonl`: the weights of the operations of a search over time."""
 
@@ -80,7 +80,7 @@ def read_run_data(folder: Path) -> RunData:
 
 
 def mean_curves(stats: list[dict[str, Any]]) -> dict[str, list[float | None]]:
-    """Return the columns of the log, reduced to at most `MAX_POINTS` means, each over a group of consecutive rows."""
+    """Return the columns of the log, averaged over groups of consecutive rows to at most `MAX_POINTS` values each."""
     names = dict.fromkeys(name for row in stats for name, value in row.items() if is_number(value))
     size = -(-len(stats) // MAX_POINTS) or 1
     groups = [stats[start : start + size] for start in range(0, len(stats), size)]
@@ -88,7 +88,7 @@ def mean_curves(stats: list[dict[str, Any]]) -> dict[str, list[float | None]]:
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a nested mapping with dotted names: `{"data": {"size": 1}}` becomes `{"data.size": 1}`."""
+    """Flatten a nested mapping by dotted names: `{"data": {"size": 1}}` becomes `{"data.size": 1}`."""
     fields: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping) and value:
@@ -119,7 +119,7 @@ def _mean(values: list[Any]) -> float | None:
 
 
 def _rows(text: str) -> list[dict[str, Any]]:
-    """Return the rows of JSON lines; the last line may be incomplete: the run may be writing it, or was killed."""
+    """Parse JSON lines; skip invalid ones, such as the incomplete last line of a running or killed run."""
     rows = (_parse(line) for line in text.splitlines())
     return [row for row in rows if isinstance(row, dict)]
 

@@ -24,9 +24,9 @@ LABELS = {
     "ssim_truth": "Truth SSIM",
     "sliced_wasserstein": "Patch distance",
 }
-"""Short names of metrics, for tables of 80 columns; the field `description` of a score describes it in a sentence."""
+"""Short names of metrics, for tables of 80 characters a line; the field `description` of a score explains it."""
 SPLITS = {"validation": "held-out images", "train": "training images"}
-"""Notes, by split, on scores of images that are not test images."""
+"""Notes on scores, by split; scores of test images need none."""
 
 BY_IMPORTANCE = (
     "psnr_object_db",
@@ -43,7 +43,7 @@ BY_IMPORTANCE = (
 """Metrics in the order in which a verdict names them."""
 
 INPUT_METRICS = ("structure", "retrieval")
-"""Metrics of what is preserved of the input: the unchanged input is their upper limit, not a result to beat."""
+"""Metrics of how well the input is preserved: the unchanged input is their upper limit, not a result to beat."""
 
 SCORE = "validation/distance"
 """Name, in the log and in best.json, of the score that chooses the best checkpoint; lower is better."""
@@ -53,7 +53,7 @@ FEATURE_SCORE = "validation/feature_distance"
 is not comparable with `SCORE`."""
 
 IDENTITY_SCORE = "validation/unchanged_input"
-"""Name of either score for the unchanged inputs in place of translations; `_a2b` or `_b2a` may be appended."""
+"""Name of the score (`SCORE` or `FEATURE_SCORE`) of the unchanged inputs; `_a2b` or `_b2a` may be appended."""
 
 MIN_RETRIEVAL = 0.8
 """Translations with a lower `retrieval` are unrelated to their inputs; chance is 0.5 (benchmarks/RECORDS.md)."""
@@ -80,7 +80,7 @@ class Bar:
     value: position of the translations
     baseline: position of the unchanged input
     real: position of real images
-    starts_at_baseline: whether the unchanged input is a result to beat, not the upper limit of the metric
+    starts_at_baseline: whether to draw from the unchanged input; False if its score is unknown or the best possible
     """
 
     value: float
@@ -100,7 +100,7 @@ def display_name(score: Mapping[str, Any]) -> str:
 
 
 def format_value(score: Mapping[str, Any], value: Any) -> str:
-    """Return `value` in the unit of `score`: "21.3 dB", "42.0 %", "0.0210"."""
+    """Format `value` in the unit of `score`: "21.3 dB", "42.0 %", "0.0210"."""
     if not is_number(value):
         return "unknown"
     name = str(score.get("name", ""))
@@ -136,7 +136,7 @@ def column_title(column: Column) -> str:
 
 
 def split_note(score: Mapping[str, Any]) -> str:
-    """Return a short note on which pictures were scored; empty for test pictures."""
+    """Return a short note on which images were scored; empty for test images."""
     return SPLITS.get(str(score.get("split")), "")
 
 
@@ -158,7 +158,7 @@ def format_interval(score: Mapping[str, Any]) -> str:
 
 
 def improvement(score: Mapping[str, Any]) -> float | None:
-    """Return by how much the score is better than that of the unchanged input; None if that is unknown."""
+    """Return how much better the score is than the unchanged input's; negative if worse, None if that is unknown."""
     if not is_number(score.get("baseline")):
         return None
     difference = score["value"] - score["baseline"]
@@ -168,7 +168,7 @@ def improvement(score: Mapping[str, Any]) -> float | None:
 def place_on_bar(score: Mapping[str, Any], scores: Sequence[Mapping[str, Any]]) -> Bar:
     """Return where the translations, the unchanged input and real images lie between the worst and the best.
 
-    `scores` are all scores of this metric, so that their bars share one scale.
+    `scores`: all scores of this metric; their bars have one scale.
     """
     name = str(score.get("name", ""))
     keys = ("value", "real", "baseline")

@@ -60,7 +60,7 @@ def head(runs: list[RunData]) -> str:
 
 
 def list_failures(run: RunData) -> str:
-    """Return a list of the failures in the log of a run: what is wrong, since when, and what to try."""
+    """Return an HTML list of the failures in a run's log (what, since when, what to try); empty if there are none."""
     items = "".join(
         f"<li><b>{text(capitalize(failure.description))}</b>, since {pluralize(failure.since, 'image')}. "
         f"<span>Try: {text(failure.hint)}.</span></li>"
@@ -90,7 +90,7 @@ def _about(run: RunData) -> str:
 
 
 def results(runs: list[RunData]) -> str:
-    """Return the scores of all runs: value, bar and description of each."""
+    """Return the section on scores: value, bar and description of each score of all runs."""
     groups: dict[tuple[str, str], list[tuple[int, RunData, dict[str, Any]]]] = {}
     for number, run in enumerate(runs):
         for row in scores.group_scores(run.scores)[1]:
@@ -204,7 +204,7 @@ def _protocols(runs: list[RunData]) -> str:
 
 
 def speed(runs: list[RunData]) -> str:
-    """Return images per second, time per step, and the engine's decisions with their reasons."""
+    """Return the section on speed: images per second, time per step, the engine's decisions, and the machine."""
     if len(runs) == 1:
         body = _speed(runs[0], is_open=True)
     else:
@@ -243,7 +243,7 @@ def _speed(run: RunData, *, is_open: bool) -> str:
 
 
 def configuration(runs: list[RunData]) -> str:
-    """Return the command that repeats each run, and the fields of its configuration."""
+    """Return the section with the command that repeats each run, and the configuration or its differences."""
     body = "".join(
         (f"<h3>{key(number)}{text(run.name)}</h3>" if len(runs) > 1 else "")
         + command(str(run.run_json["command"]), '<button class="copy">Copy</button>')
@@ -262,7 +262,7 @@ def configuration(runs: list[RunData]) -> str:
 
 
 def command(line: str, button: str = "") -> str:
-    """Return a command in a box, in which lines break between words, not after the hyphens of a flag."""
+    """Return a command line in a box, as HTML; lines break between words, not after the hyphens of a flag."""
     words = " ".join(f'<span class="token">{text(word)}</span>' for word in line.split(" "))
     return f'<div class="command"><pre>{words}</pre>{button}</div>'
 
@@ -292,7 +292,7 @@ def _table(fields: Mapping[str, Any], preset: Mapping[str, Any] | None = None) -
 
 
 def format_field(value: Any) -> str:
-    """Return a value of a configuration as it is written in YAML."""
+    """Format a value of a configuration as YAML: text without quotes, all else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 

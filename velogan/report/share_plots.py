@@ -1,4 +1,4 @@
-"""Plot an architecture search over time: the weight (share) of each operation in every mixture."""
+"""Plot an architecture search over time: the softmax weight (share) of each operation in every mixed operation."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ OPERATIONS = {
     "dilated3": "c0 light",
     "dilated5": "c0",
 }
-"""CSS classes of each operation's colour, from the bottom of a plot up; an unknown operation has `other`."""
+"""CSS classes of operations, in the order in which plots stack them from the bottom; other names have `other`."""
 
 _WIDTH, _HEIGHT = 100, 62
 
 
 def group_by_cell(mixtures: Mapping[str, Mixture]) -> list[tuple[str, list[str]]]:
-    """Group the mixtures of a network by cell: `model.r1.cell.3` is in r1. Those without a cell are paired by kind."""
+    """Group the names of a network's mixed operations by cell (`model.r1.cell.3`: r1); pair numbered ones by kind."""
     by_cell: dict[str, list[str]] = {}
     unnamed: dict[str, int] = {}
     for place, mixture in mixtures.items():
@@ -41,7 +41,7 @@ def group_by_cell(mixtures: Mapping[str, Mixture]) -> list[tuple[str, list[str]]
 
 
 def plot_shares(history: Sequence[HistoryEntry], network: str) -> str:
-    """Return a small plot for each mixture of a network, by cell: shares over images seen, and the final winner."""
+    """Return a small plot for each mixed operation of a network, by cell: softmax weights over images seen."""
     blocks = []
     for label, places in group_by_cell(history[-1]["shares"][network]):
         figures = "".join(_figure(history, network, place, cell=label) for place in places)
@@ -75,7 +75,7 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def share_legend(history: Sequence[HistoryEntry]) -> str:
-    """Return the names and colours of all operations; two that never occur in one mixture may share a colour."""
+    """Return a legend of operations; those that never occur in one mixed operation may have one colour."""
     names = {name for mixtures in history[-1]["shares"].values() for mixture in mixtures.values() for name in mixture}
     by_colour: dict[str, list[str]] = {}
     for name in sorted(names, key=_order):

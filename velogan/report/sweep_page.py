@@ -34,7 +34,7 @@ def write_sweep_page(result: Mapping[str, Any], out: Path) -> Path:
 
     `result` has the contents of `sweep.json`, and also
 
-    pictures: by setting, its best `run` and, by direction, `pairs` of input and translation as `(H, W, 3)` uint8
+    pictures: by setting, a dict of its best `run`, and `pairs` by direction: (input, translation), `(H, W, 3)` uint8
     """
     sections = {
         "Settings": settings_table(result),
@@ -106,7 +106,7 @@ HELD_OUT_NOTE = "Images that none of these runs was trained on, by the best chec
 
 
 def build_image_strips(pictures: Mapping[str, Mapping[str, Any]], note: str = HELD_OUT_NOTE) -> str:
-    """Return, for each direction, inputs and below them their translations by a run of each setting, under `note`."""
+    """Return `note` and, for each direction, a strip of inputs above a strip of translations for each setting."""
     cards = []
     for direction in DIRECTIONS:
         strips = {

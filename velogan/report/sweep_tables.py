@@ -1,4 +1,4 @@
-"""Build the tables of a sweep's page: settings with test scores, and runs; and format names and scores for it."""
+"""Build the tables of a sweep's page (settings with test scores, and runs), and format its names and scores."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def settings_table(result: Mapping[str, Any]) -> str:
 
 
 def _format_difference(row: Mapping[str, Any], *, higher: bool) -> str:
-    """Return how much worse the mean is than the best one, with the 95 % interval of the difference."""
+    """Return how much worse a setting's mean is than the best mean, with the 95 % interval of the difference."""
     sign = -1 if higher else 1
     interval = sorted(sign * bound for bound in row["interval_95"] or ())
     between = f" <small>{format_score(interval[0], 3)} to {format_score(interval[1], 3)}</small>" if interval else ""
@@ -84,7 +84,7 @@ def runs_table(result: Mapping[str, Any]) -> str:
 
 
 def format_test_scores(result: Mapping[str, Any], setting: str) -> list[str]:
-    """Return, for each direction, the sweep's metric on test images, a mean over a setting's runs; empty if unknown."""
+    """Return a setting's mean test score by the sweep's metric as text, one for each direction; empty if unknown."""
     name, own_direction = _split_metric(result["metric"])
     runs = [trial["test_scores"] for trial in result["trials"] if trial["setting"] == setting]
     formatted = []
@@ -118,7 +118,7 @@ def superlative(result: Mapping[str, Any]) -> str:
 
 
 def _table(columns: Mapping[str, Sequence[str]], *, first: str = "") -> str:
-    """Return a table of `columns`, cells by heading, without empty columns; `first`: CSS class of the first row."""
+    """Return a table of the `columns` (cells by heading) that are not empty; `first`: CSS class of the first row."""
     filled = {head: cells for head, cells in columns.items() if any(cells)}
     classes = {head: ' class="words"' if head in TEXT_COLUMNS else "" for head in filled}
     heads = "".join(f"<th{classes[head]}>{text(head)}</th>" for head in filled)
@@ -136,5 +136,5 @@ def allow_line_breaks(setting: str) -> str:
 
 
 def format_score(value: float | None, digits: int = 4) -> str:
-    """Return a formatted score; empty if there is none."""
+    """Format a score with `digits` significant digits; None becomes an empty string."""
     return "" if value is None else f"{value:z#.{digits}g}".removesuffix(".")

@@ -21,7 +21,7 @@ from velogan.report.scores import (
 )
 
 CHANGED_DB = 25.0
-"""A background with a lower PSNR to the input has visibly changed: its values differ by 6 % of their range."""
+"""PSNR of a background to the input, in dB, below which it has visibly changed: an error of 6 % of the range."""
 MAX_NAMED = 3
 """Maximum number of metrics that a sentence names as better, and as worse."""
 
@@ -42,7 +42,7 @@ def summarize_scores(scores: Sequence[Score], names: Mapping[str, tuple[str, str
 
     Only the first checkpoint and weights of each direction count, and metrics whose 95 % interval does not contain
     the value of the unchanged input. An improvement counts only if translations identify their inputs (`retrieval`).
-    Empty if no metric has a value of the unchanged input.
+    Empty if no sentence applies, for example if the unchanged input was not scored.
 
     scores: the field `scores` of scores.json
     names: source and target domain of each direction
@@ -111,7 +111,7 @@ def _compare_with_baseline(scores: Sequence[Score]) -> tuple[list[Score], list[S
 
 
 def _differs_from_baseline(score: Score) -> bool:
-    """Return whether the unchanged input was scored, and lies outside the 95 % interval of the score."""
+    """Return whether the unchanged input's score is known and, if the score has a 95 % interval, lies outside it."""
     if improvement(score) is None or score.get("name") in INPUT_METRICS:
         return False
     if half_interval(score) is None:  # one image has no interval, so it decides nothing

@@ -40,7 +40,7 @@ class Guard:
             await JSONResponse({"detail": detail}, 504)(scope, receive, send)
 
     def _check(self, request: Request) -> None:
-        """Raise HTTPException if the request is not accepted."""
+        """Raise HTTPException if origin, token or size of the request is not allowed, or the queue is full."""
         limits = self._service.limits
         origin = request.headers.get("origin")
         if origin is not None and origin.partition("://")[2] != request.headers.get("host"):

@@ -31,7 +31,7 @@ _MAX_NAME_LENGTH = 255
 
 
 def decode_upload(data: bytes, max_pixels: int, *, pages_are_channels: bool) -> Picture:
-    """Decode a file. Raises HTTPException if it is too large, damaged or of an unsupported format."""
+    """Decode a file of at most `max_pixels`. Raises HTTPException if it is larger, damaged or of another format."""
     token = pixel_limit.set(max_pixels)
     try:
         return decode(data, pages_are_channels=pages_are_channels)
@@ -69,7 +69,7 @@ def overlay_data_url(levels: np.ndarray) -> str:
 
 
 def _to_uint8(pixels: np.ndarray, value_range: tuple[float, float] | None) -> np.ndarray:
-    """Convert `pixels` from `value_range` to uint8; None: the full range of their dtype, [0, 1] for floats."""
+    """Convert `pixels` from `value_range` to uint8; None means the full range of their dtype, [0, 1] for floats."""
     if pixels.dtype == np.uint8 and value_range is None:
         return pixels
     if pixels.dtype.kind == "f":

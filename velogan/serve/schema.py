@@ -1,4 +1,4 @@
-"""Requests and responses of the API. Clients must ignore unknown fields: later versions add some."""
+"""Requests and responses of the API. Clients must ignore unknown fields, since later versions may add some."""
 
 from __future__ import annotations
 

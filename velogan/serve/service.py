@@ -47,10 +47,10 @@ class Limits:
 
 
 class TranslationService:
-    """Translates pictures with `models`. Each runs once on creation, so that no request waits for compiled kernels.
+    """Translates pictures with `models`. Each runs once on creation, so that no request waits for kernels to compile.
 
     name: name of the run
-    tile: tile size in pixels, as for `velogan translate`
+    tile: tile size in pixels, see `velogan translate --tile`
     estimators: uncertainty estimators, for the directions that allow uncertainty maps
     """
 

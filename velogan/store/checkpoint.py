@@ -77,7 +77,7 @@ def save_checkpoint(
             _write_synced(tmp_folder / name, content)
         _sync_folder(tmp_folder)
         if folder.exists():
-            hide_checkpoint(folder)  # the same position again: removed when the new one is in place
+            hide_checkpoint(folder)  # the same number of images: replaced, and removed by the next `remove_old`
         os.rename(tmp_folder, folder)
         _sync_folder(folder.parent)
     except OSError as error:
@@ -143,14 +143,14 @@ def load_weights(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """Return the checkpoints of a run, oldest first, including damaged but not incomplete ones."""
+    """Return the checkpoints of a run, oldest first; damaged ones too, but not those that were not written fully."""
     folder = run / "checkpoints"
     checkpoints = [path for path in folder.glob("[0-9]*") if path.name.isdecimal()] if folder.is_dir() else []
     return sorted(checkpoints, key=lambda path: int(path.name))
 
 
 def latest_valid_checkpoint(run: Path) -> tuple[Path | None, dict[Path, str]]:
-    """Return the newest checkpoint whose files match their checksums, and descriptions of the damage of newer ones.
+    """Return the newest checkpoint whose files match their checksums, and what is wrong with each newer one.
 
     The first is None if there are no checkpoints. Raises OSError if there are checkpoints and all are damaged.
     """
@@ -232,7 +232,7 @@ def default_checkpoint(run: Path) -> Literal["last", "best"]:
 
 
 def read_best(run: Path) -> dict[str, Any] | None:
-    """Read `checkpoint`, `name`, `score` and `on` of the best checkpoint; None if none is marked or it is missing."""
+    """Read `checkpoint`, `name`, `score` and `on` of the best checkpoint; None if none is marked or it is gone."""
     try:
         best = _read_json(run / "checkpoints" / "best.json")
         return best if best["checkpoint"] in [folder.name for folder in list_checkpoints(run)] else None
@@ -269,7 +269,7 @@ def remove_old(run: Path, *, keep: int) -> None:
 
 
 def remove_leftovers(run: Path, pattern: str) -> None:
-    """Remove the hidden folders that match `pattern`, of interrupted or replaced checkpoints."""
+    """Remove hidden folders of interrupted or replaced checkpoints whose names match `pattern`."""
     for path in (run / "checkpoints").glob(pattern):
         shutil.rmtree(path, ignore_errors=True)
 

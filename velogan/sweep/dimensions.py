@@ -55,7 +55,7 @@ class Dimension(BaseModel):
         return self.round(math.exp(number) if self.log else number)
 
     def round(self, number: Any) -> Any:
-        """Round a sample to four digits, for folder names, within the range; return one of `values` unchanged."""
+        """Round a sample of the range to 4 significant digits, for short folder names; keep one of `values`."""
         if not self.is_range:
             return number
         number = min(max(float(f"{number:.4g}"), self.low), self.high)
@@ -72,7 +72,7 @@ def parse_dimension(text: str) -> Dimension:
 
 
 def make_dimension(field: str, value: Any) -> Dimension:
-    """Return the dimension of `field` from a list, a value, or text with a range. Raises ValueError if invalid."""
+    """Build a dimension of `field` from a list, a single value, or text with a range. Raises ValueError if invalid."""
     check_field(field)
     if isinstance(value, str):
         rule, equals, text = value.rpartition("=") if field == RULES else ("", "", value)

@@ -26,13 +26,13 @@ from velogan.types import domains_of
 MAX_IMAGES = 6
 
 Pairs = dict[str, list[tuple[np.ndarray, np.ndarray]]]
-"""Inputs and their translations by direction, `(H, W, 3)` uint8."""
+"""Pairs of input and translation by direction, each image `(H, W, 3)` uint8."""
 
 
 def held_out_pictures(
     result: Mapping[str, Any], *, print_line: Callable[[str], None], checkpoint: CheckpointChoice | None = "best"
 ) -> dict[str, dict[str, Any]]:
-    """Return by setting its best `run`, and `pairs` of held-out images, the same for all, and their translations.
+    """Return, by setting, its best `run` and `pairs`: held-out images, the same for all, with translations.
 
     The averaged generators of the run's `checkpoint` translate them. If a run has no held-out images or cannot
     translate them, `pairs` is empty and `print_line` gets the reason.
@@ -55,7 +55,7 @@ def held_out_pictures(
 
 
 def _best_runs(result: Mapping[str, Any]) -> dict[str, Path]:
-    """Return the best finished run of each setting, best setting first; without scores, any finished run of each."""
+    """Return the best finished run by setting, best first, at most `MAX_SHOWN`; without scores, any finished run."""
     sign = -1 if result["better"] == "higher" else 1
     done = [trial for trial in result["trials"] if trial["status"] == "done"]
     done.sort(key=lambda trial: math.inf if trial["score"] is None else sign * trial["score"])

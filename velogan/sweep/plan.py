@@ -53,8 +53,8 @@ class Trial:
 class SweepPlan(BaseModel):
     """The base configurations, the dimensions and the budget of a sweep.
 
-    bases: configurations, by the preset they come from
-    minutes, images: length of each trial, exactly one of them
+    bases: configurations by preset
+    minutes, images: length of each trial; exactly one of the two is set
     trials: number of settings, for `random` and `optuna`
     metric: a metric of `evaluate`, stored as its name in the log (`parse_metric`)
     """
@@ -97,12 +97,12 @@ class SweepPlan(BaseModel):
 
     @property
     def budget(self) -> str:
-        """The length of each trial: `500 images`, `10 minutes`."""
+        """The length of each trial as text, such as `500 images` or `10 minutes`."""
         return f"{self.images} images" if self.minutes is None else str(Span(self.minutes, "minutes"))
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """All dimensions, including the preset if there are several."""
+        """All dimensions, including the preset if there are several presets."""
         if len(self.bases) == 1:
             return self.vary
         return (Dimension(field=PRESET, values=tuple(self.bases)), *self.vary)
@@ -128,7 +128,7 @@ class SweepPlan(BaseModel):
     def known_trials(self) -> list[Trial]:
         """Return all trials, ordered by seed; none for `optuna`, which chooses settings by the scores.
 
-        Raises ValueError if a setting is invalid; of the ranges of `optuna`, only the ends are checked.
+        Raises ValueError if a setting is invalid; for `optuna`, only the ends of each range are checked.
         """
         if self.search == "optuna":
             endpoints = [dimension.values or (dimension.low, dimension.high) for dimension in self.dimensions]
@@ -161,7 +161,7 @@ class SweepPlan(BaseModel):
 
 
 def trial_name(settings: Mapping[str, Any], seed: int) -> str:
-    """Return the folder name of a trial, such as `optimizer.lr=0.005,seed=0`, by which a larger sweep finds its run."""
+    """Return the folder name of a trial, such as `optimizer.lr=0.005,seed=0`, by which a later sweep finds its run."""
     texts = {
         name: "x".join(map(str, value)) if isinstance(value, list | tuple) else value
         for name, value in settings.items()
@@ -176,8 +176,8 @@ def trial_name(settings: Mapping[str, Any], seed: int) -> str:
 class PlanFile(BaseModel):
     """The content of a plan file; keys that are not fields here are fields of SweepPlan.
 
-    presets: names, or a mapping from names to the fields, by dotted name, that differ from the preset
-    config: sections and fields for all trials, as in the config.yaml of a run
+    presets: names, or a mapping from each name to fields (dotted names) with values that replace the preset's
+    config: sections with fields for all trials, in the format of a run's config.yaml
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -190,7 +190,7 @@ class PlanFile(BaseModel):
     vary: dict[str, Any] = {}
 
     def base(self, preset: str) -> Config:
-        """Return the configuration of a preset without the fields that the plan sets for this preset alone."""
+        """Return a preset's configuration with the plan's fields for all presets, but not those for this one alone."""
         check_preset(preset)
         base = RECIPES[preset]().with_size(self.size) if self.size else RECIPES[preset]()
         data: dict[str, Any] = {"path": (self.data,) if isinstance(self.data, str) else self.data}

@@ -1,4 +1,4 @@
-"""Run the trials with Ray Tune, which chooses the next one, divides the machines, and stops trials early."""
+"""Run the trials with Ray Tune, which schedules them, divides the machines among them, and can stop them early."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ GRACE_PERCENT = 10
 """Percentage of the budget that every trial gets before `asha` compares it with others."""
 
 REDUCTION_FACTOR = 3
-"""At each comparison `asha` continues one of this many trials."""
+"""At each comparison `asha` continues the best one of this many trials."""
 
 MAX_LOSSES = 3
-"""Maximum number of restarts of a trial after the loss of its node."""
+"""Maximum number of restarts of a trial after the loss of its machine."""
 
 
 def require_tune(address: str | None = None) -> None:
@@ -34,7 +34,7 @@ def require_tune(address: str | None = None) -> None:
 
 
 def divide_resources(*, parallel: int | None, trials: int, device: str) -> dict[str, float]:
-    """Return the number of CPU cores and GPUs of each trial, which runs on one node.
+    """Return the number of CPU cores (`cpu`) and GPUs (`gpu`) of each trial, which runs on a single machine.
 
     parallel: number of simultaneous trials; by default one for each GPU, or each core if there is no GPU
     device: engine.device of the configuration
@@ -162,7 +162,7 @@ def _run(config: Mapping[str, Any], *, job: _Job) -> None:
 
 
 def _optuna_search(plan: SweepPlan) -> Any:
-    """Return optuna's search over the plan's dimensions, guided by the mean score of each setting over its seeds."""
+    """Return an optuna search over the plan's dimensions, guided by the mean score of each setting over its seeds."""
     import optuna
     from ray.tune.search import Repeater
     from ray.tune.search.optuna import OptunaSearch

@@ -68,7 +68,7 @@ def sweep(
     parallel: int | None = None,
     address: str | None = None,
 ) -> dict[str, Any]:
-    """Run the trials of `plan` that are not done in the folder `out`; return `trials`, `best` and `page`.
+    """Run the unfinished trials of `plan` in the folder `out`; return `trials`, `best` and `page` of `sweep.json`.
 
     trials: from `check_plan`
     parallel: maximum number of simultaneous trials
@@ -99,7 +99,7 @@ def sweep(
 
 
 def check_plan(plan: SweepPlan, out: Path | None) -> list[Trial]:
-    """Return the known trials. Raises ValueError if the images or earlier runs in `out` do not allow them."""
+    """Return the plan's known trials. Raises ValueError if the metric does not fit the images or `out` holds others."""
     trials = plan.known_trials()
     if plan.search == "optuna" and out and (out / "trials").exists():
         raise ValueError(f"{out} holds trials, and --search optuna does not resume: choose a new --out")
@@ -154,7 +154,7 @@ def add_test_scores(plan: SweepPlan, result: Mapping[str, Any], log: StatusLog) 
 
 
 def unchanged_input_score(metric: str, trials: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the metric of the unchanged inputs, averaged over the finished trials; None if no log has it."""
+    """Return the score of the unchanged inputs, averaged over finished trials; None if not logged for `metric`."""
     logs = [read_stats(Path(trial["run"])) for trial in trials if trial["status"] == "done"]
     last = [next((row for row in reversed(rows) if IDENTITY_SCORE in row), {}) for rows in logs]
     values = [
@@ -164,7 +164,7 @@ def unchanged_input_score(metric: str, trials: Sequence[Mapping[str, Any]]) -> f
 
 
 def _check_folder(run: Path, trial: Trial, out: Path, metric: str) -> None:
-    """Raise ValueError if the folder of a trial holds a run with another configuration or metric, or a longer one."""
+    """Raise ValueError if the folder of a trial holds a run with another configuration or metric, or a longer run."""
     try:
         open_run(run, trial.config)
     except ValueError as error:
@@ -228,7 +228,7 @@ def summarize(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
 
 
 def group_by_setting(plan: SweepPlan, trials: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Group scored trials by setting; leave out settings without a score for each seed, unless all are without."""
+    """Group the scored trials by setting; omit settings that lack the score of a seed, unless every setting does."""
     settings: dict[str, list[Mapping[str, Any]]] = {}
     for trial in trials:
         if trial["status"] == "done" and trial["score"] is not None:

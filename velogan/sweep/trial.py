@@ -36,7 +36,7 @@ LOCK_S = 60.0
 Status = Literal["waiting", "running", "done", "failed", "stopped early"]
 
 Report = Callable[[int, float], None]
-"""A function of the percentage of the budget that is done, and of the score there."""
+"""A function that receives the percentage of the budget that is done, and the score at that point."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def run_folder(out: Path, name: str) -> Path:
 
 
 def log_file(out: Path, name: str) -> Path:
-    """Return the file with the standard error of a trial."""
+    """Return the file with the stderr stream of a trial."""
     return out / "status" / f"{name}.log"
 
 
@@ -83,7 +83,7 @@ def read_status(out: Path, name: str) -> dict[str, Any]:
 
 
 def read_state(out: Path, name: str, plan: SweepPlan) -> TrialState:
-    """Return the state of a trial: `waiting` if its last attempt had another budget or its run folder is empty."""
+    """Return a trial's state: `waiting` if not yet started with this budget, or if it is done but has no log."""
     rows, saved = read_stats(run_folder(out, name)), read_status(out, name)
     is_current = saved.get("budget") == plan.budget and (rows or saved["status"] != "done")
     best = best_row(rows, plan.metric)
@@ -110,7 +110,7 @@ def read_resampled_scores(run: Path, metric: str) -> list[float | None] | None:
 
 
 def read_scores(run: Path, metric: str) -> list[dict[str, float]]:
-    """Return the metric during training: `images`, training `seconds` and `score`, oldest first."""
+    """Return the scores in a run's log, oldest first, with the `images` and `seconds` of training until then."""
     scores, seconds = [], 0.0
     for row in read_stats(run):
         seconds = row.get("seconds") or seconds
@@ -122,9 +122,9 @@ def read_scores(run: Path, metric: str) -> list[dict[str, float]]:
 def run_trial(
     out: Path, trial: Trial, plan: SweepPlan, *, threads: int, origin: Mapping[str, Any], report: Report
 ) -> TrialState:
-    """Train or resume a trial until it is done, fails, or `report` raises; save its status.
+    """Train or resume a trial and call `report` for each new percentage with a score; save and return its state.
 
-    If `report` raises, training continues until this process ends, which Tune takes care of.
+    If `report` raises, training continues in its thread until this process ends, which Tune takes care of.
 
     threads: number of CPU threads, unless the configuration sets engine.threads
     """

@@ -29,10 +29,10 @@ def compare_settings(
 ) -> dict[str, dict[str, Any]]:
     """Compare each setting with the best one; return rows by setting, the best first.
 
-    Keys: `mean`, `low` and `high` over its `seeds`; `difference` of the mean from the best mean; `interval_95` of the
+    Keys: `mean`, `low` and `high` over `seeds` runs; `difference` of the mean from the best mean; `interval_95` of the
     difference, and what was resampled for it (`over`); `verdict`. Lower scores are better, unless `higher`.
 
-    The interval is by a bootstrap with 10,000 resamples: the seeds of both settings are resampled, and also the images
+    The interval is from a bootstrap of 10,000 resamples: the seeds of both settings are resampled, and also the images
     if the resampled scores of all runs are known. The deviations between seeds are scaled by the square root of
     n / (n - 1), because resamples of few values vary too little.
     """
@@ -63,7 +63,7 @@ def compare_settings(
 
 
 def _deviations(runs: Resampled) -> np.ndarray | None:
-    """Return by how much resampled images change the score of each run, `(runs, resamples)`; None if one is unknown."""
+    """Return how much each resample of images changes each run's score, `(runs, resamples)`; None if one is unknown."""
     if any(run is None for run in runs) or len({len(run) for run in runs if run is not None}) > 1:
         return None
     values = np.asarray(runs, float)
