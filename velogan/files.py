@@ -83,14 +83,14 @@ def write_text(path: Path, text: str) -> None:
 def parse_yaml(text: str) -> Any:
     """Return plain values from YAML. Raises ValueError for invalid or deeply nested text, aliases and repeated keys."""
     try:
-        return yaml.load(text, _PlainValues)
+        return yaml.load(text, _PlainLoader)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
 
 
-class _PlainValues(yaml.SafeLoader):
+class _PlainLoader(yaml.SafeLoader):
     """A YAML loader that rejects objects, repeated keys, and aliases, by which a few lines can expand to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:

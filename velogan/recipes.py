@@ -133,7 +133,7 @@ def onepair() -> Config:
 
 
 def onepair_plus() -> Config:
-    """An improved `onepair`: the input changes only where the translator changes its encoding (docs/onepair.md).
+    """An improved `onepair`: an image changes only where the translator changes its encoding (docs/onepair.md).
 
     velogan train onepair-plus --data apple2orange --out runs/oranges
     """

@@ -20,7 +20,7 @@ from velogan.networks.genotype import Genotype, read_genotype
 from velogan.observe.progress import Display
 from velogan.search.history import ArchitectureRecorder
 from velogan.search.method import SearchMethod
-from velogan.search.supernet import SupernetFactory, mixtures
+from velogan.search.supernet import SupernetFactory, find_mixed_ops
 from velogan.training.build import build_roles, build_step
 from velogan.training.engine_settings import resolve_engine
 from velogan.training.run import train
@@ -135,7 +135,7 @@ def test_one_step_equals_plain_training_of_supernets(search: Callable[..., Confi
         textbook(_batches(losses.num_uniforms, number), number=number)
     for name, net in plain.items():
         searched = {**dict(nets[name].named_parameters())}
-        searched |= {f"{place}.alpha": mixed.alpha for place, mixed in mixtures(nets[name]).items()}
+        searched |= {f"{place}.alpha": mixed.alpha for place, mixed in find_mixed_ops(nets[name]).items()}
         assert dict(net.named_parameters()).keys() == searched.keys()
         for place, weight in net.named_parameters():
             assert torch.equal(weight, searched[place]), (name, place)
@@ -205,9 +205,9 @@ def test_derives_a_genotype_from_the_parts_of_onepair(search: Callable[..., Conf
     assert {"arch_E", "arch_T_A", "arch_T_B", "arch_R", "arch_D_A", "arch_D_B"} <= set(nets)
     with torch.no_grad():
         for net in nets.values():
-            for number, mixed in enumerate(mixtures(net).values()):
+            for number, mixed in enumerate(find_mixed_ops(net).values()):
                 mixed.alpha[number] += 1
-        mixtures(nets["T_B"])["model.r1.cell.0"].alpha[4] += 2
+        find_mixed_ops(nets["T_B"])["model.r1.cell.0"].alpha[4] += 2
     genotype = _search(config).genotype(nets, config.spec)
     assert genotype.generators["a2b"] == ("max_pool", "avg_pool", "conv3", "conv5", "nearest", "bilinear")
     assert genotype.generators["b2a"] == ("max_pool", "avg_pool", "dilated5", "conv5", "nearest", "bilinear")

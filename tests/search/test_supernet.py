@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from velogan.networks.cells import Space, discriminator_kinds, generator_kinds, operation_names
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
-from velogan.search.supernet import MixedOp, SupernetFactory, derive, mixtures
+from velogan.search.supernet import MixedOp, SupernetFactory, derive, find_mixed_ops
 
 NAMES = ("generator", "discriminator")
 
@@ -44,7 +44,7 @@ def test_one_hot_shares_equal_the_derived_network(name: str, space: Space, monke
     for _ in range(4):
         operations = tuple(draw.choice(operation_names(kind, space)) for kind in kinds)
         weights = supernet.state_dict()
-        for (place, mixed), operation in zip(mixtures(supernet).items(), operations, strict=True):
+        for (place, mixed), operation in zip(find_mixed_ops(supernet).items(), operations, strict=True):
             with torch.no_grad():
                 mixed.alpha.fill_(-torch.inf)
                 mixed.alpha[list(mixed.candidates).index(operation)] = 0
@@ -71,13 +71,13 @@ def _outputs_and_gradients(net: nn.Module, images: Tensor) -> dict[str, Tensor]:
 def test_merged_kernels_equal_the_sum_of_operations(name: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     torch.manual_seed(0)
     net = _build(name, **fields).double().eval()  # in float64 both have the same ReLUs on
-    for mixed in mixtures(net).values():
+    for mixed in find_mixed_ops(net).values():
         nn.init.normal_(mixed.alpha)
     images = torch.randn(1, 3, 64, 64, dtype=torch.double)
     merged = _outputs_and_gradients(net, images)
     monkeypatch.setattr(MixedOp, "forward", _sum_of_operations)
     expected = _outputs_and_gradients(net, images)
     assert merged.keys() == expected.keys()
-    assert sum("alpha" in key for key in merged) == len(mixtures(net))
+    assert sum("alpha" in key for key in merged) == len(find_mixed_ops(net))
     for key, value in expected.items():
         torch.testing.assert_close(merged[key], value, rtol=1e-6, atol=1e-8, msg=key)

@@ -51,7 +51,7 @@ class Adversarial(Method):
     ) -> Tensor:
         """Return a discriminator's loss, a scalar: the mean of its losses for real images and for fakes.
 
-        `batched`: see `batched_forward`. `weights`, `(B,)`: of fakes in the losses of heads on pretrained features.
+        `batched`: see `batched_forward`. `weights`, `(B,)`: of fakes; only heads on pretrained features use them.
         """
         real_logits, fake_logits = batched_forward(discriminator, real, fake, batched=batched)
         loss = gan_loss(real_logits, real=True, kind=self.gan, smoothing=self.smoothing)

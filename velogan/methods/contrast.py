@@ -26,10 +26,10 @@ from velogan.objectives.losses import edge_loss, gather_at, generator_adversaria
 from velogan.types import Batch, Direction, Letter, Nets, domains_of
 
 PATCHES = 256
-"""Number of patches of an image that are compared in each of the `Taps`."""
+"""Maximum number of patches that are compared per image and layer."""
 
-MAX_TAPS = 5
-"""Maximum number of `Taps`: the image itself, and four feature maps of the generator."""
+MAX_LAYERS = 5
+"""Maximum number of layers that are compared: the image itself, and four feature maps of the generator."""
 
 
 class Contrast(ImageGAN):
@@ -93,12 +93,12 @@ class Contrast(ImageGAN):
             roles[f"E_{source}"] = Role(net=encoder, averaged=True)
             roles[f"R_{source}"] = Role(net=rest, averaged=True)
             roles[f"H_{source}"] = Role(net=PatchHeads(widths), header={"network": "patch_heads", "widths": widths})
-            roles[f"D_{source}"] = self.discriminator(spec, direction, factory)
+            roles[f"D_{source}"] = self.build_discriminator(spec, direction, factory)
         return roles
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> ContrastObjective:
-        masks = [spec.generators[direction].output == "mask" for direction in self.directions]
-        return ContrastObjective(self, masks, self.shapes(spec, shape), batched=batched)
+        has_mask = [spec.generators[direction].output == "mask" for direction in self.directions]
+        return ContrastObjective(self, has_mask, self.shapes(spec, shape), batched=batched)
 
     def fakes(self, cache: PhaseCache) -> dict[Direction, Tensor]:
         return {direction: cache[names.fake] for direction, names in zip(self.directions, DIRECTIONS)}
@@ -120,21 +120,21 @@ def _compose_generator(nets: Nets, source: Letter, output: str) -> nn.Module:
     return wrapper(net).train(encoder.training) if wrapper else net
 
 
-Taps = tuple[Tensor, ...]
-"""The maps whose patches are compared: images `(B, C, H, W)`, then feature maps of the generator's encoder."""
+Layers = tuple[Tensor, ...]
+"""The layers whose patches are compared: images `(B, C, H, W)`, then feature maps of the generator's encoder."""
 
 
 class ContrastObjective(ImageGANObjective):
     """The losses as phases that train the roles E, R, H and D of each direction; see `ImageGANObjective`.
 
-    `masks`: whether the generator of each direction outputs a mask.
+    `has_mask`: for each direction, whether its generator outputs a mask.
     """
 
-    def __init__(self, config: Contrast, masks: Sequence[bool], shapes: Shapes, *, batched: bool = False):
-        super().__init__(config, DIRECTIONS[: len(masks)], shapes, batched=batched)
+    def __init__(self, config: Contrast, has_mask: Sequence[bool], shapes: Shapes, *, batched: bool = False):
+        super().__init__(config, DIRECTIONS[: len(has_mask)], shapes, batched=batched)
         self.config = config
-        self.masks = {direction.letter: has_mask for direction, has_mask in zip(self.directions, masks)}
-        self.slots.add("locations", MAX_TAPS * PATCHES)
+        self.has_mask = dict(zip((direction.letter for direction in self.directions), has_mask))
+        self.slots.add("locations", MAX_LAYERS * PATCHES)
         self.num_uniforms = {"train": self.slots.num_uniforms}
 
     def phases(self) -> list[Phase]:
@@ -151,11 +151,11 @@ class ContrastObjective(ImageGANObjective):
         weights = {"contrast": 1.0} | ({"identity": config.identity} if config.identity else {})
         for direction in self.directions:
             inputs = [batch[direction.source], batch[direction.target]][: len(weights)]
-            outputs, input_taps = self._translate_with_taps(nets, direction, inputs)
-            output_taps, fake = self._taps(nets, direction, outputs), outputs[0]
+            outputs, input_layers = self._translate_with_layers(nets, direction, inputs)
+            output_layers, fake = self._encode(nets, direction, outputs), outputs[0]
             logits = nets[direction.discriminator](self.augment_for_discriminator(direction, fake, batch, "generator"))
             terms[f"adversarial_{direction.letter}"] = generator_adversarial_loss(logits, kind=config.gan)
-            for (name, weight), queries, keys in zip(weights.items(), output_taps, input_taps, strict=True):
+            for (name, weight), queries, keys in zip(weights.items(), output_layers, input_layers, strict=True):
                 loss = self._contrastive_loss(nets, direction, queries, keys, batch)
                 terms[f"{name}_{direction.letter}"] = loss * (config.contrast * weight / (1 + config.identity))
             if config.edges:
@@ -164,27 +164,27 @@ class ContrastObjective(ImageGANObjective):
         return LossOutput(loss=sum_terms(terms), terms=terms, cache=fakes)
 
     def translate(self, nets: Nets, direction: DirectionSpec, images: Tensor) -> Tensor:
-        ((fake,), _) = self._translate_with_taps(nets, direction, [images])
+        ((fake,), _) = self._translate_with_layers(nets, direction, [images])
         return fake
 
-    def _translate_with_taps(
+    def _translate_with_layers(
         self, nets: Nets, direction: DirectionSpec, images: Sequence[Tensor]
-    ) -> tuple[list[Tensor], list[Taps]]:
-        """Return the translation and the taps of each batch of `images`."""
-        taps, rest = self._taps(nets, direction, images), nets[f"R_{direction.source}"]
-        outputs = batched_forward(rest, *(features[-1] for features in taps), batched=self.batched)
-        if self.masks[direction.letter]:
+    ) -> tuple[list[Tensor], list[Layers]]:
+        """Return the translation and the layers of each batch of `images`."""
+        layers, rest = self._encode(nets, direction, images), nets[f"R_{direction.source}"]
+        outputs = batched_forward(rest, *(features[-1] for features in layers), batched=self.batched)
+        if self.has_mask[direction.letter]:
             outputs = [apply_mask(output, x) for output, x in zip(outputs, images)]
-        return list(outputs), taps
+        return list(outputs), layers
 
-    def _taps(self, nets: Nets, direction: DirectionSpec, images: Sequence[Tensor]) -> list[Taps]:
+    def _encode(self, nets: Nets, direction: DirectionSpec, images: Sequence[Tensor]) -> list[Layers]:
         features = batched_forward(nets[f"E_{direction.source}"], *images, batched=self.batched)
         return [(x, *maps) for x, maps in zip(images, features)]
 
     def _contrastive_loss(
-        self, nets: Nets, direction: DirectionSpec, outputs: Taps, inputs: Taps, batch: Batch
+        self, nets: Nets, direction: DirectionSpec, outputs: Layers, inputs: Layers, batch: Batch
     ) -> Tensor:
-        """Return the mean of `patch_nce_loss` over taps."""
+        """Return the mean of `patch_nce_loss` over layers."""
         heads, uniform = nets[f"H_{direction.source}"], self.slots.rows(batch, "locations")
         draws = uniform.split(PATCHES)[: len(outputs)]
         locations = [sample_locations(draw, x.shape[2] * x.shape[3]) for draw, x in zip(draws, outputs, strict=True)]

@@ -56,8 +56,8 @@ class CycleGAN(ImageGAN):
         return {
             "G_A": generator("a2b"),
             "G_B": generator("b2a"),
-            "D_A": self.discriminator(spec, "a2b", factory),
-            "D_B": self.discriminator(spec, "b2a", factory),
+            "D_A": self.build_discriminator(spec, "a2b", factory),
+            "D_B": self.build_discriminator(spec, "b2a", factory),
         }
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> CycleGANObjective:

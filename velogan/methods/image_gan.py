@@ -81,8 +81,8 @@ class ImageGAN(Adversarial):
         """Return (C, H, W) of images of each domain, for `shape` (H, W)."""
         return {letter: (channels, *shape) for letter, channels in spec.channels.items()}
 
-    def discriminator(self, spec: Spec, direction: Direction, factory: NetworkFactory) -> Role:
-        """Build the discriminator of a direction's translations; return its role."""
+    def build_discriminator(self, spec: Spec, direction: Direction, factory: NetworkFactory) -> Role:
+        """Build the discriminator of a direction's translations, as a `Role`."""
         config, (_, target) = spec.discriminators[direction], domains_of(direction)
         channels = spec.channels[target]
         return Role(

@@ -153,7 +153,7 @@ class OnePairObjective:
         return [autoencoder, translator, *([discriminator] if self.discriminators else [])]
 
     def autoencoder_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """Compute the reconstruction losses of both domains; cache the encodings."""
+        """Compute the reconstruction losses of both domains, and the scale loss; cache the encodings."""
         encodings = self._encode(nets, batch)
         outputs_a, outputs_b = _source_and_target("A", _apply_to_each(nets["R"], encodings))
         weight = self.config.reconstruction

@@ -121,7 +121,7 @@ def build_encoding_discriminator(
 
 
 def _build(config: DiscriminatorConfig, in_channels: int, *, fill: FillSlot | None, first: int = 0) -> Stage:
-    """Build an initialised discriminator; `first`: index of its first operation of cells, or PatchGAN convolution."""
+    """Build an initialised discriminator without the cell operations or PatchGAN convolutions before `first`."""
     if config.network == "cells":
         model = _cells(config, in_channels, fill=fill, first=first)
     elif config.network == "pixel":

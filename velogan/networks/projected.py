@@ -79,7 +79,7 @@ class ProjectedDiscriminator(nn.Module):
 
 
 class Mix(nn.Module):
-    """Mixes channels, and scales from the coarsest to the finest, by fixed random 1x1 convolutions.
+    """Cross-channel, then cross-scale mixing (coarse to fine) by fixed random 1x1 convolutions.
 
     It maps features `(B, C_i, h_i, w_i)`, finest first, to the same number of maps `(B, width, h_i, w_i)`.
     `weights`: the buffers of the discriminator by name.

@@ -3,8 +3,8 @@
 CUT (contrastive-unpaired-translation), by the same authors, has the same ResNets and PatchGANs with anti-aliased
 sampling, whose filters its files contain. Files do not contain the options of a network: norm, dropout, width and depth
 are inferred from the weights. What cannot be inferred: dropout in a U-Net, which does not affect inference; the padding
-of a resnet's blocks, assumed to be reflection, the default; and whether CUT's `--netD patch` cuts images into squares
-before its PatchGAN of 2 layers, which looks like `n_layers`.
+of a resnet's blocks, assumed to be reflection, the default; and CUT's `--netD patch`, a PatchGAN of 2 layers on squares
+cut from images: it looks like `n_layers`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Semantic consistency: a segmenter, trained at the same time, penalises translations that change classes.
 
 CyCADA, "Cycle-Consistent Adversarial Domain Adaptation" (Hoffman et al. 2018), equation 4. There the segmenter is
-trained beforehand on the labelled domain and predicts the inputs' classes; here label maps replace predictions.
+trained beforehand on the labelled domain and predicts the inputs' classes; here label maps, if any, do.
 """
 
 from __future__ import annotations

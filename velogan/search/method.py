@@ -31,9 +31,9 @@ from velogan.search.supernet import (
     SupernetWithArchitecture,
     attach_arch_parameters,
     derive,
-    detach_arch_parameters,
+    find_mixed_ops,
     is_searched,
-    mixtures,
+    split_arch_parameters,
 )
 from velogan.types import GENERATOR_FILES, Batch, Decision, Direction, Letter, Nets, domains_of
 
@@ -45,7 +45,7 @@ SEARCHABLE = [kind for kind, method in PLAIN_METHODS.items() if method.searchabl
 
 
 def _parse_inner(value: Any) -> Any:
-    """Return the method that `value` describes: its kind, or its fields including `kind`."""
+    """Return the method that `value` names by kind, or by fields (`kind` is optional)."""
     if isinstance(value, Method):
         return value
     fields: Mapping[str, Any] = {"kind": value} if isinstance(value, str) else value
@@ -115,9 +115,9 @@ class SearchMethod(Method):
         roles = self.inner.roles(spec, factory if isinstance(factory, SupernetFactory) else SupernetFactory())
         arch_roles: dict[str, Role] = {}
         for name, role in list(roles.items()):
-            if mixtures(role.net):
+            if find_mixed_ops(role.net):
                 header = {"network": "architecture", "of": name} if role.header else None
-                net = detach_arch_parameters(role.net)
+                net = split_arch_parameters(role.net)
                 arch_roles[ARCHITECTURE + name] = Role(net=net, header=header, averaged=role.averaged)
                 roles[name] = replace(role, header={**role.header, "network": "supernet"} if role.header else None)
         return roles | arch_roles
@@ -151,7 +151,7 @@ class SearchMethod(Method):
         return {direction: {**header, "network": "supernet"} for direction, header in headers.items()}
 
     def shares(self, nets: Nets, spec: Spec) -> dict[str, dict[str, dict[str, float]]]:
-        """Return the share of each operation, by network and mixture."""
+        """Return the operations' softmax weights, by network and mixed operation."""
         generators = self._attach_architecture(nets, spec).generators
         named_nets = {GENERATOR_FILES[direction]: net for direction, net in generators.items()}
         named_nets |= {name: nets[name] for name, role in self._meta_roles(spec).items() if role.header is not None}
@@ -176,7 +176,7 @@ class SearchMethod(Method):
         A discriminator of encodings lacks the first two operations; the genotype gets the default ones there.
         """
         operations: dict[Direction, tuple[str, ...]] = {}
-        roles = {name: role for name, role in self._meta_roles(spec).items() if mixtures(role.net)}
+        roles = {name: role for name, role in self._meta_roles(spec).items() if find_mixed_ops(role.net)}
         for direction in self.directions:
             config, (_, target) = spec.discriminators[direction], domains_of(direction)
             if config.operations:
@@ -196,7 +196,7 @@ def _shares(net: nn.Module) -> dict[str, dict[str, float]]:
     with torch.no_grad():
         return {
             name: {operation: round(share, 6) for operation, share in zip(mixed.candidates, mixed.shares.tolist())}
-            for name, mixed in mixtures(net).items()
+            for name, mixed in find_mixed_ops(net).items()
         }
 
 

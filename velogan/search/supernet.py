@@ -99,13 +99,13 @@ class ArchitectureWeights(nn.Module):
         return self
 
 
-def detach_arch_parameters(net: nn.Module) -> ArchitectureWeights:
+def split_arch_parameters(net: nn.Module) -> ArchitectureWeights:
     """Move the architecture weights out of a supernet, which still uses them but no longer has them as parameters.
 
     A copy of the supernet then has a copy of them that nothing updates, until `attach_arch_parameters`.
     """
     alphas = []
-    for mixed in mixtures(net).values():
+    for mixed in find_mixed_ops(net).values():
         alphas.append(mixed.alpha)
         del mixed.alpha
     architecture = ArchitectureWeights(alphas)
@@ -115,7 +115,7 @@ def detach_arch_parameters(net: nn.Module) -> ArchitectureWeights:
 
 def attach_arch_parameters(net: nn.Module, architecture: ArchitectureWeights) -> None:
     """Make a supernet use these architecture weights in place of its own."""
-    for number, mixed in enumerate(mixtures(net).values()):
+    for number, mixed in enumerate(find_mixed_ops(net).values()):
         mixed.architecture = (architecture,)
         object.__setattr__(mixed, "alpha", architecture.alpha[number])  # not registered
 
@@ -127,7 +127,7 @@ class SupernetWithArchitecture(nn.Module):
         super().__init__()
         self.net = net
         if architectures is None:
-            detached = [mixed.architecture for mixed in mixtures(net).values() if mixed.architecture is not None]
+            detached = [mixed.architecture for mixed in find_mixed_ops(net).values() if mixed.architecture is not None]
             architectures = list(dict.fromkeys(architecture for (architecture,) in detached))
         self.architectures = nn.ModuleList(architectures)
 
@@ -145,14 +145,14 @@ class SupernetWithArchitecture(nn.Module):
         return SupernetWithArchitecture(mapped, list(self.architectures))
 
 
-def mixtures(net: nn.Module) -> dict[str, MixedOp]:
+def find_mixed_ops(net: nn.Module) -> dict[str, MixedOp]:
     """Return the `MixedOp`s of a supernet by name, in the order of a genotype's operations."""
     return {name: module for name, module in net.named_modules() if isinstance(module, MixedOp)}
 
 
 def derive(net: nn.Module) -> tuple[str, ...]:
     """Return, for each mixture, the name of the operation with the largest share."""
-    return tuple(list(mixed.candidates)[int(mixed.alpha.argmax())] for mixed in mixtures(net).values())
+    return tuple(list(mixed.candidates)[int(mixed.alpha.argmax())] for mixed in find_mixed_ops(net).values())
 
 
 _Convolution = nn.Conv2d | nn.ConvTranspose2d
@@ -161,7 +161,7 @@ _Shares = Mapping[str, Tensor]
 
 
 def _downsample(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
-    """Compute a mixture of kind e. dilated5 reads only every second pixel; average pooling is a 2x2 convolution."""
+    """Compute a `MixedOp` of kind e. Stride 2 makes dilated5 a dense 5x5 on every second pixel; avg_pool is 2x2."""
     names = [name for name in layers if name in CONVOLUTION_GEOMETRY and name != "dilated5"]
     radius = max(CONVOLUTION_GEOMETRY[name].padding for name in names)
     kernels = [_Kernel(layers[name].weight, shares[name], _taps(name, radius)) for name in names]
@@ -212,7 +212,7 @@ def _sum_biases(layers: _Layers, shares: _Shares, *, excluded: str = "") -> Tens
 
 
 class _Kernel(NamedTuple):
-    """A kernel, its share, and `taps`: its rows and columns in the sum, in each of which a 1x1 kernel is repeated."""
+    """A kernel, its share, and `taps`: its rows and columns in the sum; a 1x1 kernel is broadcast to them."""
 
     weight: Tensor
     share: Tensor
