@@ -1,6 +1,6 @@
 """The command line: parse the arguments, run the command, print its result for --json and return the exit code.
 
-Each command is a class in a module of this package. It is imported when it is used, and calls the other packages.
+Each command is a class in a module of this package; the module is imported when the command is used.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Pictures, from disk or rendered, which are prepared once and loaded in batches."""
+"""Pictures from disk or rendered by code: prepared once, cached, and loaded in batches."""

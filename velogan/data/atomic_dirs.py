@@ -45,7 +45,7 @@ def locked_temp_dir(parent: Path, prefix: str = ".building-") -> Iterator[Path]:
 
 
 def move_into_place(folder: Path, directory: Path, *, is_valid: Callable[[], bool]) -> None:
-    """Rename a `locked_temp_dir` to `directory`, in place of an invalid one; do nothing if a valid one exists."""
+    """Rename `folder`, a `locked_temp_dir`, to `directory`; an invalid directory is replaced, a valid one is kept."""
     parent = os.open(directory.parent, os.O_RDONLY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)  # else a process might remove the folder that another has just moved there

@@ -53,7 +53,7 @@ def compare(
     device: torch.device | str = "cpu",
     task: Task,
 ) -> dict[str, Any]:
-    """Compute distances of the pictures below `folder` to those below `against`; return `protocol` and `scores`.
+    """Compute distances between the pictures below `folder` and `against`; return `protocol` and `scores`.
 
     Pictures with equal names and sizes are also compared pair by pair. Unreadable pictures are listed in the protocol.
     Nothing is written. The sliced Wasserstein distance needs no network; it is omitted if pictures differ in size.
@@ -183,7 +183,7 @@ def _read(path: Path) -> Tensor:
 def _pair_metrics(fakes: Folder, reals: Folder, names: Sequence[str]) -> dict[str, Tensor]:
     """Compute PSNR in dB and SSIM, `(N,)` by metric, between the pictures `names` in both folders, pair by pair.
 
-    NaN for pairs of different sizes, and SSIM below 11 pixels; a metric that is NaN for all pairs is omitted.
+    NaN: the shapes differ, or, for SSIM, a side is below 11 pixels. Metrics that are NaN for all pairs are omitted.
     """
     metrics: dict[str, list[float]] = {"psnr_truth_db": [], "ssim_truth": []}
     for name in names:

@@ -1,4 +1,4 @@
-"""Scores of a run: its translations compared with true ones if these are known, and with real images.
+"""Scores of a run: its translations, compared with true translations if known, and with real images.
 
 Every metric is reported together with its values for real images and for the unchanged input.
 """
@@ -64,7 +64,7 @@ def evaluate(
     uses it by default.
 
     `data`: data to use instead of the run's own: a folder with testA and testB, apples2oranges, or two folders of test
-        pictures. Without test pictures, those held out for validation are scored, else training pictures; the key
+        pictures. Without test pictures, held-out training pictures are scored, or else training pictures; the key
         `split` of each score says which.
     `features`: the EfficientNet-Lite for Fréchet and kernel distance and, with `classes`, class shares. Default: none.
     `inception`: file with the standard weights for published FID and KID, or auto to download it to the cache.
@@ -244,7 +244,7 @@ def _find_images(
 def _find_candidates(
     run: Path, checkpoint: CheckpointChoice | None, directions: Sequence[Direction]
 ) -> tuple[list[Candidate], str | None]:
-    """Return the translators to score, and the reason if the best checkpoint is not among them."""
+    """Return the translators to score, and the reason why the best checkpoint, though requested, is not among them."""
     if checkpoint is not None:
         folder = find_checkpoint(run, checkpoint)
         kinds = _available_weights(folder, directions)
@@ -271,7 +271,7 @@ def _available_weights(folder: Path, directions: Sequence[Direction]) -> Sequenc
 def _find_duplicates(
     a: DomainImages, b: DomainImages, train_images: Mapping[str, ImageSource], task: Task
 ) -> list[dict[str, Any]]:
-    """Find scored test or held-out images whose content is in the training data too."""
+    """Find scored test or held-out images that equal a training image, exactly or nearly."""
     folders = {f"train{letter}": source for letter, source in train_images.items()}
     for images in (a, b):
         split, source = scoring_split(images.domain)

@@ -46,7 +46,7 @@ class FeatureNetwork:
 def load_inception(file: Path, device: torch.device | str) -> FeatureNetwork:
     """Load the FID Inception network from its standard `.pth` file.
 
-    Raises ValueError if the file is missing or its SHA-256 is not that of the standard file.
+    Raises ValueError if the file is missing or its SHA-256 differs from the standard file's.
     """
     try:
         digest = sha256(file)

@@ -133,7 +133,7 @@ def open_for_evaluation(
 def open_ground_truth(
     domain: DomainSource, other: DomainSource, names: Sequence[str], data: DataConfig, *, task: Task
 ) -> GroundTruth:
-    """Open the true translations and object masks of the images `names` of `domain`; empty without a test split.
+    """Open the true translations and object masks of test images `names`; empty if `domain` has no true translations.
 
     `other`: the domain that the true translations belong to.
     """

@@ -1,4 +1,4 @@
-"""The metric by which a sweep compares runs, measured at each checkpoint on held-out training images, not test ones."""
+"""The metric by which a sweep compares runs, measured at each checkpoint on held-out training images."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def parse_metric(text: str) -> str:
 
 
 def higher_is_better(metric: str) -> bool:
-    """Return whether a higher value of `metric` is better; the class of a share is assumed to be the target's."""
+    """Return whether a higher value of `metric` is better; a class share is assumed to be of a target class."""
     base, _ = _split_metric_name(metric.removeprefix(_PREFIX))
     return base not in _ALWAYS_LOGGED and not lower_is_better(base)
 
@@ -98,7 +98,7 @@ def check_metric(metric: str, method: Method, spec: Spec, sources: Sources, *, d
             "(each domain needs at least 20 training pictures)"
         )
     if base.startswith("cycle") or "reconstruction" in base:
-        _check_views(method, spec, name, base)
+        _check_generators(method, spec, name, base)
     elif base != "distance":
         available = _available_metrics(sources, metric, data, device)
         for needed in (direction,) if direction else directions:
@@ -113,7 +113,7 @@ class MetricValidation(Validation):
     """A `Validation` that also computes a metric: for each direction, and the mean over directions.
 
     Runs on the same images use the same bootstrap resamples, so that their metrics can be compared resample by
-    resample. The best checkpoint of a run is chosen as by `Validation`.
+    resample. The score of `Validation` still chooses the best checkpoint.
     """
 
     def __init__(self, config: Config, sources: Sources, views: InferenceGenerators, *, metric: str):
@@ -169,11 +169,11 @@ class MetricValidation(Validation):
 
     def _translate_all(self, net: nn.Module, source: DomainImages, target: DomainImages) -> ImageSet:
         device = torch.device(self.device)
-        translator = Translator(_TrainingPrecision(net, self.bf16), multiple=self.spec.multiple, device=device)
+        translator = Translator(_InTrainingPrecision(net, self.bf16), multiple=self.spec.multiple, device=device)
         return self.scorer.translate_all(translator, source, target.images.format, "")
 
 
-class _TrainingPrecision(nn.Module):
+class _InTrainingPrecision(nn.Module):
     """A generator in the precision of training: bfloat16 if `bf16`, else float32.
 
     It runs outside inference mode, since training could not use inference tensors that a layer caches.
@@ -244,7 +244,7 @@ def _available_metrics(sources: Sources, metric: str, data: DataConfig, device: 
     return names
 
 
-def _check_views(method: Method, spec: Spec, name: str, base: str) -> None:
+def _check_generators(method: Method, spec: Spec, name: str, base: str) -> None:
     """Raise ValueError if the method lacks the reverse generator or the reconstruction that a metric needs."""
     with torch.device("meta"):
         nets = {key: role.net for key, role in method.roles(spec, NetworkFactory()).items()}

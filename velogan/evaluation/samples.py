@@ -24,7 +24,7 @@ from velogan.observe.samples import as_rgb, grid, write_grid
 from velogan.types import Direction
 
 
-class Sampler:
+class GridWriter:
     """Writes the grids `RUN/samples/<images>-a2b.png` and `-b2a.png`: input, translation, third column, truth if known.
 
     The third column shows the reconstruction of the input if the method has an autoencoder, else the translation back.

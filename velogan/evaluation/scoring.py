@@ -107,7 +107,7 @@ class Scorer:
         return ReferenceScores(real, {name: metric.value for name, metric in baseline.items()}, real_of)
 
     def _score_real_images(self, count: int, target: DomainImages) -> tuple[dict[str, float], str]:
-        """Compare `target` with at most `count` other real images; return metrics by name, and what was compared."""
+        """Compare `target` with up to `count` training images, or its halves; return metrics and what was compared."""
         domain, name = target.domain, target.domain.name
         shares = class_shares(target.features, self.classes, seed=self.seed)
         if target.split == "train" or not domain.train.names:
@@ -166,7 +166,7 @@ class Scorer:
     def translate_all(
         self, translator: Translator, source: DomainImages, pixel_format: PixelFormat, phase: str
     ) -> ImageSet:
-        """Translate the images of `source` with the computation and rounding of the command `translate`."""
+        """Translate the images of `source` to pixels of `pixel_format`, like the command `translate`."""
 
         def translate(images: Tensor) -> Tensor:
             outputs = translator.translate_fast(images, rounded=pixel_format.dtype == "uint8")

@@ -50,8 +50,8 @@ class Validation:
         self.name = FEATURE_SCORE if self.features else SCORE
         self.description = self.disabled_reason = ""
         if sources.a.validation is None or sources.b.validation is None:
-            few = min(len(domain.train.names) for domain in (sources.a, sources.b)) < MIN_TO_HOLD_OUT
-            reason = f"a domain has fewer than {MIN_TO_HOLD_OUT} training pictures" if few else "data.validation=0"
+            is_small = min(len(domain.train.names) for domain in (sources.a, sources.b)) < MIN_TO_HOLD_OUT
+            reason = f"a domain has fewer than {MIN_TO_HOLD_OUT} training pictures" if is_small else "data.validation=0"
             self.disabled_reason = f"no pictures are held out ({reason}): no checkpoint will be chosen as best"
             return
         try:
@@ -140,10 +140,10 @@ def _patch_distance(fake: Tensor, real: Tensor) -> float:
 
 
 def _choose_features(used: Set[str]) -> str | None:
-    """Return the network whose feature maps are compared; None if discriminators use none.
+    """Return the network whose feature maps are compared; None if no discriminator uses pretrained features.
 
     This is `JUDGE` if it is installed and the networks `used` by discriminators are other EfficientNet-Lites. Otherwise
     it is one of `used`, even a custom network, since `JUDGE` may not suit the images of a custom network.
     """
-    judge_fits = JUDGE not in used and used <= set(LITE_SHA256) and find_lite(JUDGE) is not None
-    return JUDGE if used and judge_fits else min(used, default=None)
+    is_judge_usable = JUDGE not in used and used <= set(LITE_SHA256) and find_lite(JUDGE) is not None
+    return JUDGE if used and is_judge_usable else min(used, default=None)

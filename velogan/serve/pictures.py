@@ -12,7 +12,7 @@ from fastapi import HTTPException
 from PIL import Image
 
 from velogan.data.pictures.images import decode
-from velogan.data.pictures.picture import Picture, TooManyPixels, pixel_limit
+from velogan.data.pictures.picture import Picture, TooManyPixelsError, pixel_limit
 from velogan.data.pictures.values import PixelFormat, denormalize, normalize
 
 MEDIA_TYPES = {
@@ -35,7 +35,7 @@ def decode_upload(data: bytes, max_pixels: int, *, pages_are_channels: bool) -> 
     token = pixel_limit.set(max_pixels)
     try:
         return decode(data, pages_are_channels=pages_are_channels)
-    except TooManyPixels as error:
+    except TooManyPixelsError as error:
         raise HTTPException(413, f"{error}: send a smaller picture") from None
     except ValueError as error:
         raise HTTPException(422, f"{error}; send {_SUPPORTED}") from None

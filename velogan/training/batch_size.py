@@ -52,7 +52,7 @@ def resolve_auto_batch_size(
                 max_batch=max_batch,
                 resident_bytes=resident_bytes,
                 limit_mb=limit_mb,
-                classes=data.classes,
+                classes=data.num_classes,
             )
         )
     )

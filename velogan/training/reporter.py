@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from velogan.engine.trainer import Trainer
-from velogan.evaluation.samples import Sampler
+from velogan.evaluation.samples import GridWriter
 from velogan.files import pluralize
 from velogan.observe.log import Log, read_stats
 from velogan.observe.progress import Display, forecast
@@ -67,7 +67,7 @@ class Reporter:
         """Write `report.html`."""
         self._try_write("report.html", write_report, [self._folder])
 
-    def write_samples(self, sampler: Sampler, images: int) -> None:
+    def write_samples(self, sampler: GridWriter, images: int) -> None:
         """Write the sample grids at `images` seen."""
         self._try_write("sample pictures", sampler.write, images)
 

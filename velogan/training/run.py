@@ -20,7 +20,7 @@ from velogan.engine.device import select_device
 from velogan.engine.distributed import DistributedContext, init_distributed
 from velogan.engine.duration import parse_length
 from velogan.engine.trainer import Trainer
-from velogan.evaluation.samples import Sampler
+from velogan.evaluation.samples import GridWriter
 from velogan.evaluation.validation import Validation
 from velogan.files import __version__, format_duration
 from velogan.methods.base import Role
@@ -100,7 +100,7 @@ def _run_main_process(
     log = Log(folder, logger=config.train.logger, print_line=context.display.print_line)
     log.truncate(trainer.images)
     views = build_averaged_generators(config, trainer.ema.nets)
-    sampler = Sampler(config, sources, views, folder=folder / "samples", log=log) if config.train.samples else None
+    sampler = GridWriter(config, sources, views, folder=folder / "samples", log=log) if config.train.samples else None
     session = Session(context, trainer, roles, log=log, validation=build_validation(config, sources, views))
     with training_context(config, trainer, folder, context.data) if training_context else nullcontext():
         return session.run(sampler=sampler, architecture=_build_recorder(context, trainer))

@@ -10,7 +10,7 @@ from pathlib import Path
 from velogan.engine.duration import parse_span
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.trainer import Hook, Trainer, stop_on_signal
-from velogan.evaluation.samples import Sampler
+from velogan.evaluation.samples import GridWriter
 from velogan.evaluation.validation import Validation
 from velogan.files import pluralize
 from velogan.methods.base import Role
@@ -52,7 +52,7 @@ class Session:
         self.reporter = Reporter(self.folder, trainer, log, display=context.display)
         self.stopping = StoppingRule(self.folder, trainer, patience=self.config.train.patience)
 
-    def run(self, *, sampler: Sampler | None, architecture: ArchitectureRecorder | None = None) -> Result:
+    def run(self, *, sampler: GridWriter | None, architecture: ArchitectureRecorder | None = None) -> Result:
         """Train to the end of the run, or until a stop is requested, and save a checkpoint.
 
         Raises NonFiniteError if a loss or gradient is not finite; then nothing is saved, and earlier checkpoints stay.
@@ -89,7 +89,7 @@ class Session:
             world_size=trainer.distributed.world_size,
         )
 
-    def _hooks(self, sampler: Sampler | None, architecture: ArchitectureRecorder | None) -> list[Hook]:
+    def _hooks(self, sampler: GridWriter | None, architecture: ArchitectureRecorder | None) -> list[Hook]:
         train, length = self.config.train, self.trainer.length
         hooks = [Hook(parse_span(train.log_every), self.reporter.log_progress)]
         if sampler is not None:

@@ -45,9 +45,9 @@ def translate(
 ) -> Summary:
     """Translate a picture, a scan or a video, or all pictures and scans below a folder, into `output`.
 
-    File names, folder tree and image sizes are kept; so are bit depth, alpha and colour profile. If the format of a
-    file cannot hold its result, another one is used and listed in the summary. Each file appears complete or not at
-    all. A picture that fails is listed in the summary and does not stop the others.
+    File names, folder tree, image sizes, bit depth, alpha and colour profile are kept. If the format of a file cannot
+    hold its result, another format is used and listed in the summary. Each file appears complete or not at all. A
+    picture that fails is listed in the summary and does not stop the others.
 
     input: a file or folder; DICOM and NIfTI files keep their format, see `scans.py`
     output: a folder, or for a single input a file, whose suffix selects the format
@@ -60,18 +60,18 @@ def translate(
     """
     input, output = Path(input), Path(output)
     if is_video(input) and input.is_file():
-        _reject_options_for_pictures(options, str(input), "a video")
+        _reject_format(options, str(input), "a video")
         return translate_video(model, input, output, options, progress=progress)
     if options.smooth:
         raise ValueError(f"smooth={options.smooth}: input {input} is not a video; leave smooth out")
     scans = find_scans(input, output, stacks=model.input.pages == "slices")
     if not scans:
         return translate_jobs(model, find_jobs(input, output, suffix=options.suffix), options, progress=progress)
-    _reject_options_for_pictures(options, scans[0].name, scans[0].kind)
+    _reject_format(options, scans[0].name, scans[0].kind)
     return _translate_with_scans(model, input, output, scans, options, progress)
 
 
-def _reject_options_for_pictures(options: TranslateOptions, name: str, kind: str) -> None:
+def _reject_format(options: TranslateOptions, name: str, kind: str) -> None:
     if options.format is not None:
         raise ValueError(f"format={options.format}: for pictures only, but {name} is {kind}; leave format out")
 
@@ -104,7 +104,7 @@ def translate_jobs(
     progress: Progress | None = None,
     threads: int | None = None,
 ) -> Summary:
-    """Translate the pictures of `jobs` as `translate` does. `threads` threads (None: CPU cores + 1) decode and save."""
+    """Translate the pictures of `jobs` like `translate`. `threads`: number of I/O threads; None: CPU cores + 1."""
     started_at = time.perf_counter()
     threads = threads or (os.cpu_count() or 1) + 1
     runner = _JobRunner(model, jobs, options, progress=progress, threads=threads)
@@ -204,7 +204,7 @@ class _JobRunner:
                 del picture  # else it would stay while the next is decoded
 
     def _accept(self, job: Job, picture: Picture | Exception) -> Iterator[_Decoded]:
-        """Yield the picture with its job, unless it failed or its result exists."""
+        """Yield the picture with its job, unless it cannot be read or its translation exists."""
         try:
             if isinstance(picture, Exception):
                 raise picture

@@ -28,7 +28,7 @@ from velogan.files import looks_like_file_name
 class Job:
     """A picture file and the file of its translation.
 
-    name: for messages
+    name: the picture's name in messages
     target: the translation's file; its suffix selects the format
     is_exclusive: whether no other process writes to these folders. If False, several workers do: name conflicts are
         detected from the source's folder, and leftovers of a killed worker are replaced
@@ -72,7 +72,7 @@ class Job:
 def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
     """Return the jobs that translate `source`, a picture or a folder of pictures.
 
-    `target`: a folder, or for a single picture a file. `suffix`: the format of all; None: each keeps its own.
+    `target`: a folder, or for a single picture a file. `suffix`: selects the file format; None: keep each picture's.
     Raises ValueError, with the fix, if the input is missing or empty or would be overwritten, or if two pictures would
     become the same file.
     """
@@ -149,7 +149,7 @@ def _single_job(source: Path, target: Path, suffix: str | None) -> Job:
 
 
 def sibling_with_suffix(source: Path, suffixes: Iterable[str]) -> Path | None:
-    """Return another file of the same name with one of these suffixes, in lower or upper case, or None."""
+    """Return another file of the same name with one of these suffixes (also as .JPG or .Jpg); None if there is none."""
     spellings = (spelling for suffix in sorted(suffixes) for spelling in (suffix, suffix.upper(), suffix.title()))
     siblings = (source.with_suffix(spelling) for spelling in spellings)
     return next((sibling for sibling in siblings if sibling != source and os.path.lexists(sibling)), None)

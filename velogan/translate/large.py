@@ -83,7 +83,7 @@ def translate_large(
             moments = _measure_moments(
                 model, tiles, read, rounded=rounded, scratch=Path(folder), before_tile=before_tile
             )
-    net = model.accelerated(fold_norms(model.net, moments), rounded=rounded)
+    net = model.maybe_accelerate(fold_norms(model.net, moments), rounded=rounded)
 
     def translate(top: int, left: int) -> Tensor:
         before_tile()

@@ -64,7 +64,7 @@ class Translator:
 
     @property
     def direction(self) -> Direction:
-        """The direction that it translates in."""
+        """The direction of the translation, a2b or b2a."""
         return next(direction for direction, role in GENERATOR_FILES.items() if role == self.header["role"])
 
     @property
@@ -94,14 +94,14 @@ class Translator:
         return self._run(self.net, images, rounded=False)
 
     def translate_fast(self, images: Tensor, *, rounded: bool) -> Tensor:
-        """Translate as `__call__` does, by the accelerated network. `rounded`: the result will be rounded to 8 bits."""
+        """Translate by the accelerated network, else by `net`. `rounded`: the result will be rounded to 8 bits."""
         if self.accelerate is None:
             return self(images)
         if rounded not in self._accelerated_nets:
             self._accelerated_nets[rounded] = self.accelerate(fold_norms(self.net), rounded=rounded)
         return self._run(self._accelerated_nets[rounded], images, rounded=rounded)
 
-    def accelerated(self, net: nn.Module, *, rounded: bool) -> nn.Module:
+    def maybe_accelerate(self, net: nn.Module, *, rounded: bool) -> nn.Module:
         """Return `net` in its faster form if this translator has `accelerate`, else `net`."""
         return net if self.accelerate is None else self.accelerate(net, rounded=rounded)
 
@@ -249,6 +249,6 @@ def _find_generator_file(
 
 
 def _padded_indices(side: int, multiple: int, device: torch.device) -> Tensor:
-    """Return indices that pad an axis of `side` pixels by reflection to a multiple of `multiple`."""
+    """Return indices that extend `side` pixels by reflection to a multiple of `multiple`, at least `_MIN_SIDE`."""
     padded = max(-(-side // multiple) * multiple, _MIN_SIDE)
     return torch.from_numpy(reflect_indices(0, padded, side)).to(device)

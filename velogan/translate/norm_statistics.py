@@ -58,9 +58,9 @@ def measure_moments(
 ) -> list[Moments]:
     """Return the moments of each instance norm's input over all `pieces`, in the order of the layers of `net`.
 
-    scratch: folder for the activations between norms; those as large as the picture are recomputed instead
-    dtype: of the convolutions
-    before_piece: called before each step with a piece; it may raise
+    scratch: folder for the activations between norms; activations as wide as their tile are recomputed instead
+    dtype: the dtype in which convolutions compute
+    before_piece: called each time before a piece is computed; it may raise
 
     All pieces are computed up to a norm before any continues, so each norm uses the statistics of the complete picture.
     Raises ValueError if a norm cannot be measured because it, or a module around it, does not declare what it computes
@@ -72,7 +72,7 @@ def measure_moments(
     for stop, norm in enumerate(steps):
         if not _is_measurable(norm):
             continue
-        total, is_smaller = _Total(), True
+        total, is_smaller = _RunningMoments(), True
         for i, piece in enumerate(pieces):
             before_piece()
             file = scratch / f"{i}.npy"
@@ -90,7 +90,7 @@ def measure_moments(
 
 @torch.inference_mode()
 def max_spilled_values(net: nn.Module, channels: int) -> float:
-    """Return the highest number of values per pixel that `measure_moments` writes. Raises ValueError as it does."""
+    """Return the highest number of values per pixel that `measure_moments` writes. Raises the same ValueError."""
     side = max(4 * getattr(net, "multiple", 1), _MIN_SIDE)
     state = _State(torch.zeros(1, channels, side, side, device=_device(net)))
     max_values = 0
@@ -106,7 +106,7 @@ def max_spilled_values(net: nn.Module, channels: int) -> float:
 def fold_norms(net: nn.Module, moments: Sequence[Moments] = ()) -> nn.Module:
     """Return a copy of `net` (in eval mode) whose norms are folded into the convolutions before them.
 
-    `moments`: for each instance norm, in the order of the layers; without them instance norms stay. Batch norms use
+    `moments`: one for each instance norm, in the order of the layers; if empty, instance norms stay. Batch norms use
     their running statistics. A norm that does not follow a convolution becomes a batch norm with its moments.
     """
     net, remaining = copy.deepcopy(net), iter(moments)
@@ -213,7 +213,7 @@ def _load(file: Path, device: torch.device) -> _State:
     return _State(values[0], values[1:], width)
 
 
-class _Total:
+class _RunningMoments:
     """Computes the mean and variance of values that arrive in parts (Chan et al. 1979)."""
 
     def __init__(self) -> None:

@@ -46,5 +46,5 @@ class TranslateOptions:
         return self.batch_pixels or _PIXELS * (1 if device.type == "cpu" else 16)
 
     def images_per_batch(self, device: torch.device, tiles: Tiling | None, pixels: int) -> int:
-        """Return how many images of `pixels` pixels each are translated in one batch."""
+        """Return the number of images, of `pixels` pixels each, in a batch: 1 if they are translated in `tiles`."""
         return 1 if tiles else max(1, self.max_batch_pixels(device) // pixels)

@@ -38,7 +38,7 @@ class ScanJob:
 
     @property
     def kind(self) -> str:
-        """The phrase for the file in messages."""
+        """The phrase for the file in messages: a scan, or a stack of slices."""
         return _describe_kind(self.source)
 
 
@@ -135,7 +135,7 @@ def _translate(model: Translator, job: ScanJob, provenance: Provenance, options:
 def write_scan(
     target: Path, scan: Scan, slices: list[np.ndarray], pixel_format: PixelFormat, provenance: Provenance
 ) -> None:
-    """Write the translated `slices` as a file of the kind of `scan`, completely or not at all."""
+    """Write the translated `slices` as a file in the format of `scan`, completely or not at all."""
     with convert_decode_errors("scan"):
         data = scan.encode(slices, pixel_format, provenance)
     with reraise_with_target(target), atomic_write(target) as tmp_path:

@@ -18,7 +18,7 @@ class Summary:
     renamed: name and new suffix of each file whose format could not hold the result
     seconds: duration of the call
     frames: number of frames if the input is a video, which counts as one file
-    animated: name and number of frames of each animation, of which only the first was translated
+    animated: name and number of frames of each animation; only its first frame was translated
     """
 
     translated: int = 0

@@ -29,7 +29,7 @@ class TileAxis:
 
     @property
     def weights(self) -> list[Tensor]:
-        """The weights of each tile in the pixels it covers, `(size,)`; the weights of all tiles sum to 1.
+        """The blending weights of each tile along the axis, `(size,)`; the weights of all tiles sum to 1.
 
         The middle of an overlap is a linear ramp, `RAMP` pixels wide or a third of the overlap. Outside the ramp only
         the tile whose edge is farther away counts: near its own edges a tile shows the effect of padding.
@@ -50,7 +50,7 @@ class TileAxis:
 
     @property
     def cores(self) -> list[tuple[float, float]]:
-        """The part of each tile up to the middle of its overlaps, as shares of its side; these parts do not overlap."""
+        """The part of each tile up to the middle of its overlaps, as fractions of its side; parts do not overlap."""
         borders = [
             (left + self.size + right) // 2 // self.multiple * self.multiple for left, right in pairwise(self.starts)
         ]

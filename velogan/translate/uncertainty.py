@@ -72,8 +72,8 @@ class UncertaintyMap:
 class UncertaintyEstimator:
     """Computes uncertainty maps for `model`.
 
-    `reconstruct(images, results)` returns the reconstructed inputs by the reverse generator or an autoencoder. Images
-    are `(B, C, H, W)` in [-1, 1].
+    `reconstruct(images, results)` reconstructs the inputs, by the reverse generator from `results` or by an autoencoder
+    from `images`; all are `(B, C, H, W)` in [-1, 1].
     """
 
     model: Translator

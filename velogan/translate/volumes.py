@@ -32,7 +32,7 @@ def needs_volume_context(model: Translator) -> bool:
 def translate_volumes(
     model: Translator, jobs: Sequence[ScanJob], options: TranslateOptions, *, progress: Progress | None = None
 ) -> Summary:
-    """Translate files as `scans.translate_scans` does, each together with the other files of its volume.
+    """Translate files like `scans.translate_scans`, but each together with the other files of its volume.
 
     With neighbouring slices, each slice is translated once as the centre and several times as a neighbour; the result
     is the mean. A volume that fails does not stop the others.

@@ -31,14 +31,14 @@ def load_networks(path: Path) -> dict[str, RecognisedNetwork]:
 
 
 def load_reference_file(file: Path) -> dict[str, RecognisedNetwork]:
-    """Load the network of one file of the reference implementation by role, G_A or D_A unless the name says B."""
+    """Load a reference file; return its network by role: G_A or D_A, or G_B or D_B if the file's name says so."""
     network = recognise(read_tensors(file), file=file)
     is_b = re.search(r"[GD]_B\.pth$", file.name) is not None
     return {f"{'G' if network.is_generator else 'D'}_{'B' if is_b else 'A'}": network}
 
 
 def load_reference_folder(folder: Path) -> dict[str, RecognisedNetwork]:
-    """Load the networks in the reference's folder `checkpoints/NAME`: the `latest` files, else those of the last epoch.
+    """Load the networks in the reference's folder `checkpoints/NAME`: its `latest` files, else its last epoch's.
 
     A single generator (`latest_net_G.pth`) has the direction a2b. Raises ValueError if there are no networks.
     """

@@ -81,7 +81,7 @@ class NiftiScan:
 
 
 def read_nifti(data: bytes, *, compressed: bool) -> NiftiScan:
-    """Read the bytes of a NIfTI file. `compressed`: whether gzip is accepted (size-limited by the header)."""
+    """Read a NIfTI file's bytes. `compressed`: whether they may be gzip, decompressed as far as the header states."""
     is_gzip = compressed and data[:2] == b"\x1f\x8b"
     stream: Any = gzip.GzipFile(fileobj=io.BytesIO(data)) if is_gzip else io.BytesIO(data)
     start = stream.read(Nifti2Header.sizeof_hdr)

@@ -37,7 +37,7 @@ pixel_limit: ContextVar[int | None] = ContextVar("pixel_limit", default=None)
 """Maximum height times width that a file may decode to; None: only `MAX_SIDE` and `MAX_BYTES` apply."""
 
 
-class TooManyPixels(ValueError):
+class TooManyPixelsError(ValueError):
     """Raised if a header states more pixels than `pixel_limit`."""
 
 
@@ -68,7 +68,7 @@ def convert_decode_errors(name: str) -> Iterator[None]:
         yield
     except MemoryError:
         raise ValueError("too large for this machine's memory") from None
-    except TooManyPixels:
+    except TooManyPixelsError:
         raise
     except Exception as error:  # a damaged file can make the libraries raise anything
         reason = " ".join(str(error).split())[:200] or type(error).__name__
@@ -109,13 +109,13 @@ def check_size(height: int, width: int, bytes_per_pixel: float, *, working: floa
     """Check the size that a header states against the limits, before anything is allocated.
 
     `working`: bytes per pixel that the decoder needs besides its result. Raises ValueError, or its subclass
-    TooManyPixels if the size exceeds `pixel_limit`.
+    TooManyPixelsError if the size exceeds `pixel_limit`.
     """
     if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
         raise ValueError(f"{width}x{height} pixels: each side takes 1 to {MAX_SIDE}")
     limit = pixel_limit.get()
     if limit is not None and height * width > limit:
-        raise TooManyPixels(f"{width}x{height} pixels; at most {limit} are accepted")
+        raise TooManyPixelsError(f"{width}x{height} pixels; at most {limit} are accepted")
     size, work = (math.ceil(height * width * each) for each in (bytes_per_pixel, bytes_per_pixel + working))
     for needed, max_bytes in ((size, MAX_BYTES), (work, min(_MAX_WORK, (limit or MAX_BYTES) * _WORK_PER_PIXEL))):
         if needed > max_bytes:

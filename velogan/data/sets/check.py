@@ -99,7 +99,7 @@ def check(config: DataConfig, *, progress: Progress | None = None) -> dict:
 
 
 def find_leaks(folders: Mapping[str, ImageSource], *, progress: Progress | None = None) -> list[dict[str, Any]]:
-    """List pictures in folders `test...` that equal one in a folder `train...`, or nearly, like `leaks` of `check`."""
+    """List pictures of folders `test...` that equal one of folders `train...`, exactly or nearly, as `check` does."""
     return _find_leaks(_check_folders(folders, progress), "test")
 
 
@@ -203,8 +203,8 @@ def _summarize(key: str, folder: ImageSource, files: list[_CheckedFile], config:
         "directory": folder.location,
         "remarks": _list_warnings(key, folder, readable, config),
         "pictures": len(readable),
-        "width": _spread([file.size[0] for file in readable]),
-        "height": _spread([file.size[1] for file in readable]),
+        "width": _min_median_max([file.size[0] for file in readable]),
+        "height": _min_median_max([file.size[1] for file in readable]),
         "modes": dict(Counter(file.mode for file in readable).most_common()),
         "values": {dtype: {"min": min(limits), "max": max(limits)} for dtype, limits in values.items()},
         "grey": [file.name for file in readable if file.is_grey],
@@ -228,12 +228,12 @@ def _list_warnings(key: str, folder: ImageSource, readable: list[_CheckedFile], 
     return lines
 
 
-def _spread(values: list[int]) -> dict | None:
+def _min_median_max(values: list[int]) -> dict | None:
     return {"min": min(values), "median": median(values), "max": max(values)} if values else None
 
 
 def _find_leaks(checked: Mapping[str, list[_CheckedFile]], split: str) -> list[dict]:
-    """List pictures of `split` that equal a training picture, exactly or nearly, each with the nearest of these."""
+    """List pictures of `split` that equal a training picture, exactly or nearly, with the nearest training picture."""
     leaks = []
     for dtype in DEPTHS:  # values of different types have different scales
         train, other = _files_of_split(checked, "train", dtype), _files_of_split(checked, split, dtype)

@@ -26,7 +26,7 @@ NAMES = (
     "ukiyoe2photo",
     "vangogh2photo",
 )
-"""The data sets that the reference implementation lists, but cityscapes, which is not published for its licence."""
+"""The data sets that the reference implementation lists, except cityscapes, whose licence forbids publishing it."""
 
 MAX_BYTES = 2**34
 """Maximum number of bytes of an archive, and of its unpacked pictures together."""

@@ -57,7 +57,7 @@ class CropDraw(NamedTuple):
 
 
 class ImageDraw(NamedTuple):
-    """Uniform random numbers in [0, 1) for one image of a step: the choice of B's image, and the crops of A and B."""
+    """Uniform random numbers in [0, 1) for one pair of images: the choice of B's image, and the crops of A and B."""
 
     index_b: float
     crop_a: CropDraw
@@ -65,7 +65,7 @@ class ImageDraw(NamedTuple):
 
 
 def _name_draws(numbers: np.ndarray) -> ImageDraw:
-    """Name the 11 random numbers of an image; new features append theirs, so that a seed still gives the same crops."""
+    """Name the 11 random numbers of a pair; new features append theirs, so that a seed still gives the same crops."""
     index_b, *crops = numbers
     top_a, left_a, hflip_a, top_b, left_b, hflip_b, vflip_a, rotation_a, vflip_b, rotation_b = crops
     crop_a = CropDraw(top_a, left_a, hflip_a, vflip_a, rotation_a)
@@ -109,7 +109,7 @@ def crop_shape(config: DataConfig, shape: tuple[int, ...]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Annotation:
-    """Annotations of a domain's images. `domain`: the annotation files; `indices`: by image, the index there, or -1."""
+    """Annotations of a domain's images. `domain`: the annotations; `indices`: the index in it for each image, or -1."""
 
     ABSENT: ClassVar[int]
     """The value that fills the crop of an image without an annotation."""
@@ -144,9 +144,9 @@ class Annotation:
 class PairLoader:
     """Loads unpaired batches of two domains, in the order of the reference implementation.
 
-    An epoch is max(|A|, |B|) images in random order; image i uses A's image i mod |A| and one of B's at random with
-    replacement (in order, i mod |B|, with `serial_batches`). Crops and flips of A and B are independent. All random
-    choices depend only on `seed` and the position, the number of images seen so far.
+    An epoch is max(|A|, |B|) pairs in random order; pair i has image i mod |A| of A and a random image of B, drawn with
+    replacement (image i mod |B|, in order, with `serial_batches`). Crops and flips of A and B are independent. All
+    random choices depend only on `seed` and the position, the number of pairs seen so far.
 
     annotations: by their name in a batch, whose last letter is the domain's (`mask_a`); cropped and flipped like images
     rank, ranks: a batch is this rank's part of a step's images, `batch_size` of `ranks * batch_size`
@@ -182,7 +182,7 @@ class PairLoader:
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
     def random_half(self, number: int) -> PairLoader:
-        """Return a loader of half of each domain, the first (0) or the second (1), divided at random by the seed.
+        """Return a loader of one half of each domain: the first (`number` 0) or second (1) of a split by the seed.
 
         The halves have no image in common. Raises ValueError if a domain has one image.
         """
@@ -197,17 +197,17 @@ class PairLoader:
         return half
 
     def __len__(self) -> int:
-        """Return the number of images of an epoch."""
+        """Return the number of pairs in an epoch."""
         return max(map(len, self._indices.values()))
 
     def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw an epoch's order `(N,)`, and 11 uniform random numbers per image, `(N, 11)`; see `_name_draws`."""
+        """Draw an epoch's order `(N,)`, and 11 uniform random numbers per pair, `(N, 11)`; see `_name_draws`."""
         random = random_from(self.seed, epoch, *self._seed_salt)
         order = np.arange(len(self)) if self.config.serial_batches else random.permutation(len(self))
         return order, np.hstack([random.random((len(self), count)) for count in (7, 4)])
 
     def _sample_at(self, position: int) -> tuple[int, int, ImageDraw]:
-        """Return the indices in A and B, and the random numbers, of image number `position` of the run."""
+        """Return the indices in A and B, and the random numbers, of pair number `position` of the run."""
         indices_a, indices_b = self._indices["A"], self._indices["B"]
         order, numbers = self._epoch(position // len(self))
         offset = position % len(self)
@@ -216,7 +216,7 @@ class PairLoader:
         return int(indices_a[item % len(indices_a)]), int(indices_b[item_b]), draw
 
     def plan(self, position: int) -> CropPlan:
-        """Plan this rank's batch for the step that starts after `position` images."""
+        """Plan this rank's batch for the step that starts after `position` pairs."""
         a, b = [], []
         first = position + self.rank * self.config.batch
         for index_a, index_b, draw in map(self._sample_at, range(first, first + self.config.batch)):
@@ -266,7 +266,7 @@ class PairLoader:
         return batch
 
     def batch(self, position: int) -> Batch:
-        """Return the batch after `position` images, as `preprocess_on_device` returns it."""
+        """Return the batch after `position` pairs, as `preprocess_on_device` returns it."""
         return self.preprocess_on_device(self.gather(self.plan(position)))
 
     def batches(self, position: int) -> Generator[Batch, None, None]:

@@ -45,7 +45,7 @@ class TrainingData:
         return next((labels.colours for labels in annotations if isinstance(labels, Labels)), None)
 
     @property
-    def classes(self) -> int:
+    def num_classes(self) -> int:
         """The number of classes of label maps; 0 without label maps."""
         return 0 if self.colours is None else len(self.colours)
 
@@ -66,7 +66,7 @@ class TrainingData:
 
 
 def probe_channels(source: DomainSource, config: DataConfig) -> int:
-    """Return a domain's channels as configured, or else as in some pictures. Raises ValueError if none can be read."""
+    """Return a domain's number of channels, as configured or in a few pictures. Raises ValueError if none is read."""
     names, counts = source.train.names, list[int]()
     reasons = list[str]()
     for index in range(0, len(names), -(-len(names) // _SAMPLE)):

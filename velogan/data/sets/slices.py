@@ -60,7 +60,7 @@ class Volume:
     patient: a hash of the patient, else of the series; empty if the file states neither
     empty: for each slice, whether it has no content
     low, high: the values that become -1 and +1
-    has_gaps: whether slices are missing between others, by their positions
+    has_gaps: whether the positions show that slices are missing between others
     """
 
     patient: str
@@ -213,7 +213,7 @@ class Slices:
         return Picture(stack_neighbours(read_slice, volume, index, self.neighbours))
 
     def content(self, name: str) -> str:
-        """Return a hash of everything that determines an image, or why a file of it cannot be read."""
+        """Return a hash of everything that determines an image, or why one of its files cannot be read."""
         number, index = self._places[name]
         volume = self.index.volumes[number]
         files = [(self.folder.hash_of(file), place) for file, place in _with_neighbours(volume, index, self.neighbours)]

@@ -314,7 +314,7 @@ def _describe_folder(root: Path) -> str:
 
 
 def _find_images(directory: Path, letter: Letter, config: DataConfig, progress: Progress | None) -> ImageSource:
-    """Find the pictures of a folder, else the slices of its medical files; `directory` may be one such file."""
+    """Find the pictures of a folder, else the slices of its medical files; `directory` may also be a medical file."""
 
     def open_scans(folder: Path, files: Sequence[str]) -> Slices:
         return open_slices(folder, files, config, cache_directory(config), letter=letter, progress=progress)
