@@ -257,7 +257,7 @@ def _shown(result: dict) -> str:
 
 def test_scores_last_averaged_last_raw_and_best_in_columns_of_their_own(tmp_path: Path) -> None:
     run = _run(tmp_path, _unpaired(tmp_path / "set"))
-    mark_best(run, checkpoint=_save(run, 20), name="validation/distance", score=1.0, on="2 held-out A")
+    mark_best(run, checkpoint=_save(run, 20), name="validation/distance", score=1.0, scored_on="2 held-out A")
     result = evaluate(run)
     layout = [score for score in result["scores"] if (score["name"], score["direction"]) == ("structure", "a2b")]
     columns = [("last", "ema"), ("last", "raw"), ("best", "ema")]
@@ -284,7 +284,7 @@ def test_reports_that_the_best_checkpoint_is_the_last(tmp_path: Path) -> None:
     result = evaluate(run)
     assert result["protocol"]["best"] == "none was chosen"
     assert "best: none was chosen" in _shown(result)
-    mark_best(run, checkpoint=run / "checkpoints" / "000000040", name="any", score=1.0, on="some")
+    mark_best(run, checkpoint=run / "checkpoints" / "000000040", name="any", score=1.0, scored_on="some")
     result = evaluate(run)
     assert {score["checkpoint"] for score in result["scores"]} == {"last"}
     assert "= last" in _shown(result)
@@ -459,7 +459,7 @@ def test_rejects_unusable_arguments(tmp_path: Path) -> None:
 def test_distinguishes_horses_from_zebras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _translate_by(nn.Identity(), monkeypatch)
     run = _run(tmp_path, SHARED / "horse2zebra", size=256)
-    mark_best(run, checkpoint=run / "checkpoints" / "000000040", name="any", score=1.0, on="some")
+    mark_best(run, checkpoint=run / "checkpoints" / "000000040", name="any", score=1.0, scored_on="some")
     result = evaluate(run, judges=[load_squeezenet(WEIGHTS, "cpu")], classes={"zebra": 340}, checkpoint="best")
     scores = {(score["name"], score["direction"]): score for score in result["scores"]}
     copies = [(one["test"], one["train"]) for one in result["protocol"]["duplicates"]]

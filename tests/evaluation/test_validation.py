@@ -290,7 +290,7 @@ def test_uses_the_best_checkpoint_only_while_it_is_valid_and_the_worse_one_is_la
     first, second = (
         save_checkpoint(tmp_path, images=images, networks={}, headers={}, state={}, clock={}) for images in (1, 2)
     )
-    mark_best(tmp_path, checkpoint=first, name=SCORE, score=0.1, on="some", instead_of=second)
+    mark_best(tmp_path, checkpoint=first, name=SCORE, score=0.1, scored_on="some", instead_of=second)
     if damaged:
         (first / "state.safetensors").write_bytes(b"")
     assert find_checkpoint(tmp_path, None) == (second if damaged else first)

@@ -95,7 +95,7 @@ def test_warns_of_damage_when_a_checkpoint_is_used(run: Path, caplog: pytest.Log
 
 
 def test_rejects_a_damaged_best_checkpoint_and_unmarks_it(run: Path, flags, velogan, same):
-    mark_best(run, checkpoint=run / "checkpoints" / "000000002", name="score", score=0.5, on="2 apples")
+    mark_best(run, checkpoint=run / "checkpoints" / "000000002", name="score", score=0.5, scored_on="2 apples")
     assert find_checkpoint(run, "best").name == "000000002"
     path = _damage(run, 2)
     with pytest.raises(OSError, match=r"G_A\.safetensors does not match its checksum: it was the best.*use last"):

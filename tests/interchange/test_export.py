@@ -14,7 +14,7 @@ from torch import nn
 
 from velogan.interchange import export as exports
 from velogan.interchange.bundle import ExportOptions, write_export
-from velogan.interchange.export import SUFFIXES, Format, export, run_onnx
+from velogan.interchange.export import SUFFIXES, Format, export, load_onnx
 from velogan.networks.build import build_network
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
@@ -88,7 +88,7 @@ def test_exported_file_computes_the_same_at_any_size_clipped(format: Format, nam
     assert len(exported.sizes) == 3
     assert [path.name for path in tmp_path.iterdir()] == [exported.file.name]
     images = (torch.rand(3, 3, *((20, 24) if model.multiple == 4 else (256, 128))) - 0.5).sign()
-    run = run_onnx if format == "onnx" else lambda file: torch.export.load(file).module(check_guards=False)
+    run = load_onnx if format == "onnx" else lambda file: torch.export.load(file).module(check_guards=False)
     plain = model.net(images)
     assert plain.std() > 0.01
     assert name != "mask" or plain.abs().max() > 1
@@ -176,7 +176,7 @@ def test_discriminators_come_from_the_same_checkpoint_as_generators(tmp_path: Pa
         later[name] = build_network(headers[name])
         later[name].load_state_dict({key: value + 1 for key, value in weights.items()})
     save_checkpoint(run, images=9, networks=later, headers=headers, state={}, clock={})
-    mark_best(run, checkpoint=first, name="x", score=1.0, on="y")
+    mark_best(run, checkpoint=first, name="x", score=1.0, scored_on="y")
     write_export(run, tmp_path / "best", format="reference", options=ExportOptions(checkpoint="best"))
     for role in ("G_A", "D_A", "D_B"):
         only, best = (torch.load(tmp_path / folder / f"latest_net_{role}.pth") for folder in ("only", "best"))

@@ -143,7 +143,7 @@ def test_a_crash_between_any_two_operations_leaves_a_valid_checkpoint(tmp_path: 
         try:
             with pytest.MonkeyPatch.context() as patch:
                 _crash_in_call(patch, number)
-                mark_best(run, checkpoint=_save(run, 3), name="loss", score=0.5, on="2 apples")
+                mark_best(run, checkpoint=_save(run, 3), name="loss", score=0.5, scored_on="2 apples")
                 remove_old(run, keep=1)
         except _Crash:
             finished = False
@@ -197,7 +197,7 @@ def test_rejects_runs_without_a_checkpoint(tmp_path: Path):
 
 
 def test_keeps_the_newest_and_the_best(tmp_path: Path):
-    mark_best(tmp_path, checkpoint=_save(tmp_path, 5), name="loss", score=0.25, on="2 apples")
+    mark_best(tmp_path, checkpoint=_save(tmp_path, 5), name="loss", score=0.25, scored_on="2 apples")
     for images in (10, 100, 1000):
         _save(tmp_path, images)
         remove_old(tmp_path, keep=2)

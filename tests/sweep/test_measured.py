@@ -23,7 +23,7 @@ from velogan.sweep.sweep import (
     summarize,
     unchanged_input_score,
 )
-from velogan.sweep.trial import TrialState, read_resampled_scores, read_scores, read_state, run_folder, run_trial
+from velogan.sweep.trial import TrialState, read_resampled_scores, read_scores, read_trial, run_folder, run_trial
 
 PSNR = "validation/psnr_object_db"
 
@@ -77,7 +77,7 @@ def test_the_best_checkpoint_has_the_better_score(
     plan = tiny_plan(metric=metric)
     values: dict[str, Any] = {plan.metric: [20.0, 22.0, 21.0], plan.metric + RESAMPLED_SUFFIX: [[1.0], [2.0], [3.0]]}
     log(tmp_path, "run", **values)
-    assert read_state(tmp_path, "run", plan).score == best[0]
+    assert read_trial(tmp_path, "run", plan).score == best[0]
     assert read_resampled_scores(run_folder(tmp_path, "run"), plan.metric) == best[1]
 
 

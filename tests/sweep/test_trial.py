@@ -9,7 +9,7 @@ import pytest
 
 from velogan.store.checkpoint import list_checkpoints
 from velogan.sweep.plan import SweepPlan
-from velogan.sweep.trial import TrialState, read_state, run_folder, run_trial, write_status
+from velogan.sweep.trial import TrialState, read_trial, run_folder, run_trial, write_status
 
 
 def start(out: Path, plan: SweepPlan, report: Callable[[int, float], None] = lambda percent, score: None) -> TrialState:
@@ -24,7 +24,7 @@ def test_reports_scores_and_trains_on_with_a_longer_budget(tiny_plan: Callable[.
     assert [percent for percent, _ in reported] == [33, 66, 100]
     assert state.score == min(score for _, score in reported)
     assert (run_folder(tmp_path, "seed=0") / "report.html").is_file()
-    assert read_state(tmp_path, "seed=0", tiny_plan(images=8)).status == "waiting"
+    assert read_trial(tmp_path, "seed=0", tiny_plan(images=8)).status == "waiting"
     longer = start(tmp_path, tiny_plan(images=8))
     assert (longer.status, longer.images) == ("done", 8)
     assert "resuming" in (tmp_path / "status" / "seed=0.log").read_text()
@@ -45,5 +45,5 @@ def test_an_error_in_a_report_ends_a_trial_that_has_saved(tiny_plan: Callable[..
         start(tmp_path, tiny_plan(), stop)
     assert list_checkpoints(run_folder(tmp_path, "seed=0"))
     write_status(tmp_path, "other", "stopped early", budget="6 images")
-    assert read_state(tmp_path, "other", tiny_plan()).status == "stopped early"
-    assert read_state(tmp_path, "other", tiny_plan(images=12)).status == "waiting"
+    assert read_trial(tmp_path, "other", tiny_plan()).status == "stopped early"
+    assert read_trial(tmp_path, "other", tiny_plan(images=12)).status == "waiting"

@@ -43,7 +43,7 @@ def test_images_widen_the_interval_unless_they_move_both_settings_alike() -> Non
 
 
 def test_the_highest_comes_first_if_higher_is_better() -> None:
-    rows = compare_settings({"low": [1.0, 1.01], "high": [3.0, 3.01]}, higher=True)
+    rows = compare_settings({"low": [1.0, 1.01], "high": [3.0, 3.01]}, higher_is_better=True)
     assert list(rows) == ["high", "low"]
     assert rows["low"]["verdict"] == DIFFERS
     assert rows["low"]["difference"] == pytest.approx(-2.0)

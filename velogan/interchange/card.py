@@ -51,7 +51,7 @@ class CardMetadata:
     """The facts about a published model that only its author knows.
 
     `license`: an identifier of the hub (mit, cc-by-4.0); None: not stated. `datasets`: names of data sets on the hub.
-    `picture`: picture shown before and after translation. `name`: the repository, OWNER/NAME.
+    `picture`: file of a picture to show before and after translation. `name`: the repository, OWNER/NAME.
     """
 
     license: str | None = None

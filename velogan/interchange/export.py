@@ -43,7 +43,7 @@ MAX_DIFFERENCE_HALF = 2 / 255
 
 _REQUIRED_MODULES = ("onnx", "onnxscript", "onnxruntime")
 _MAX_SIDE = 2**14  # pixels
-_MIN_HALF_VALUES = 256  # of a tensor that is stored in float16; smaller ones are not worth a cast
+_MIN_HALF_VALUES = 256  # minimum size of a tensor stored in float16; smaller ones are not worth a cast
 
 Size = tuple[int, int]
 
@@ -52,8 +52,8 @@ Size = tuple[int, int]
 class Exported:
     """An exported and checked file.
 
-    max_difference: maximum from eager PyTorch in float32, for values in [-1, 1], on batches of 1 and 2 of `sizes`
-    sizes: (H, W) of the images
+    max_difference: largest difference from float32 eager PyTorch, for values in [-1, 1], on 1 and 2 images per size
+    sizes: (H, W) of the images on which it was checked
     runtime: the program that ran the exported network, with its version
     half: whether weights are stored in float16; None if that was not tried
     """
@@ -113,7 +113,7 @@ def _store_half(model: Translator, file: Path, sizes: list[Size]) -> float | Non
     half_file = file.with_name(f"{file.stem}-half.onnx")
     try:
         _convert_weights_to_half(file, half_file)
-        difference = _max_difference(model, run_onnx(half_file), sizes)
+        difference = _max_difference(model, load_onnx(half_file), sizes)
         if not difference <= MAX_DIFFERENCE_HALF:
             return None
         half_file.replace(file)
@@ -149,7 +149,7 @@ def _convert_weights_to_half(file: Path, half_file: Path) -> None:
 RunNetwork = Callable[[Tensor], Tensor]
 
 
-def run_onnx(file: Path) -> RunNetwork:
+def load_onnx(file: Path) -> RunNetwork:
     """Return the network of an ONNX file as a function, computed by ONNX Runtime on the CPU."""
     import onnxruntime
 
@@ -172,7 +172,7 @@ def _write_onnx(model: Translator, file: Path, *, license: str | None) -> tuple[
     assert program is not None
     program.model.metadata_props.update(_metadata(model, license))
     program.save(file)
-    return run_onnx(file), f"ONNX Runtime {version('onnxruntime')}"
+    return load_onnx(file), f"ONNX Runtime {version('onnxruntime')}"
 
 
 def _metadata(model: Translator, license: str | None) -> dict[str, str]:
@@ -217,7 +217,7 @@ def _write_hub(model: Translator, file: Path) -> tuple[RunNetwork, str]:
 
 
 def save_reference(network: RecognisedNetwork, file: Path) -> None:
-    """Write a network as a `.pth` of the reference implementation. Raises ValueError if that has no such network."""
+    """Write a network as a `.pth` of the reference implementation. Raises ValueError if that cannot represent it."""
     torch.save({name: value.contiguous() for name, value in to_reference(network).items()}, file)
 
 

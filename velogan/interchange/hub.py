@@ -1,4 +1,4 @@
-"""Models by name: the one included in velogan, and downloads from and uploads to the Hugging Face Hub."""
+"""Models by name: those included in velogan, and those on the Hugging Face Hub, with downloads and uploads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from velogan.types import GENERATOR_FILES
 CONFIG, MANIFEST = "config.json", "manifest.json"
 PAGE, EXAMPLE = "README.md", "example.png"
 WEIGHTS = tuple(f"{role}.safetensors" for role in GENERATOR_FILES.values())
-NAMES = (CONFIG, MANIFEST, PAGE, EXAMPLE, *WEIGHTS)
+FILE_NAMES = (CONFIG, MANIFEST, PAGE, EXAMPLE, *WEIGHTS)
 """All files that the folder of a published model may contain."""
 
 PRETRAINED = ("apples2oranges",)
-"""The models included in velogan: of the built-in data set at 64x64 pixels, trained by benchmarks/pretrained.py."""
+"""The models included in velogan, trained by benchmarks/pretrained.py on the built-in data set at 64x64 pixels."""
 
 _PART = r"[A-Za-z0-9][\w.-]*"
 _NAME = re.compile(rf"(?P<repository>{_PART}/{_PART})(@(?P<revision>[\w./-]+))?")
@@ -39,7 +39,7 @@ def resolve_model_path(path: Path | str) -> Path:
 
 
 def resolve_repo(path: Path | str) -> Path:
-    """Return the local path of a model as `resolve_model_path` does; also accept OWNER/NAME without `hf://`."""
+    """Return the local path of a model (see `resolve_model_path`); also accept OWNER/NAME without `hf://`."""
     if not Path(path).exists() and isinstance(path, str) and _NAME.fullmatch(path):
         return download(path)
     return resolve_model_path(path)
@@ -77,8 +77,8 @@ def upload(folder: Path, name: str, *, private: bool | None, message: str) -> st
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         repo = api.create_repo(name, private=private, exist_ok=True)
-        files = {file: folder / file for file in NAMES if (folder / file).is_file()}
-        stale = {*api.list_repo_files(repo.repo_id)} & {*NAMES} - {*files}
+        files = {file: folder / file for file in FILE_NAMES if (folder / file).is_file()}
+        stale = {*api.list_repo_files(repo.repo_id)} & {*FILE_NAMES} - {*files}
         operations = [CommitOperationAdd(file, str(path)) for file, path in files.items()]
         operations += [CommitOperationDelete(file) for file in sorted(stale)]
         api.create_commit(repo.repo_id, operations, commit_message=message)

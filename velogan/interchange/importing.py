@@ -82,8 +82,8 @@ def _use_picture_statistics(networks: dict[str, RecognisedNetwork], source: Path
 
 def _build_config(networks: dict[str, RecognisedNetwork]) -> Config:
     sections: dict[str, Any] = {}
-    for letter, section in (("G", "generator"), ("D", "discriminator")):
-        first, second = (networks.get(f"{letter}_{suffix}") for suffix in "AB")
+    for kind, section in (("G", "generator"), ("D", "discriminator")):
+        first, second = (networks.get(f"{kind}_{suffix}") for suffix in "AB")
         if first is not None:
             sections[section] = first.header["config"]
         if first is not None and second is not None:

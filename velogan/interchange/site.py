@@ -40,7 +40,7 @@ _PAGE = {
     "page.js": ("translate/page.js", "interchange/web/page.js"),
     "worker.js": ("interchange/web/worker.js",),
 }
-_MAX_BYTES = 2**27  # of the package
+_MAX_BYTES = 2**27  # maximum size of the package
 _TIMEOUT = 30  # seconds without data
 
 
@@ -58,8 +58,8 @@ def fetch_runtime(file: Path | None = None) -> bytes:
         if file:
             raise ValueError(f"onnxruntime={file} is not npm's {RUNTIME}: download {ADDRESS} and give that file")
     try:
-        with urlopen(Request(ADDRESS, headers={"User-Agent": "velogan"}), timeout=_TIMEOUT) as answer:
-            data = answer.read(_MAX_BYTES)
+        with urlopen(Request(ADDRESS, headers={"User-Agent": "velogan"}), timeout=_TIMEOUT) as response:
+            data = response.read(_MAX_BYTES)
     except (OSError, HTTPException) as error:
         raise OSError(
             f"{ADDRESS} cannot be downloaded ({getattr(error, 'reason', None) or error}): download it on another "
@@ -80,16 +80,16 @@ def _is_pinned(data: bytes) -> bool:
 
 def check_for_browsers(model: Translator) -> None:
     """Raise ValueError if `model` was not trained on grey or RGB images of 8 or 16 bits, which browsers can read."""
-    for side, pixel_format in (("reads", model.input), ("writes", model.output)):
+    for verb, pixel_format in (("reads", model.input), ("writes", model.output)):
         if pixel_format.channels not in (1, 3):
             raise ValueError(
-                f"format=web: browsers show grey or RGB, and this generator {side} "
+                f"format=web: browsers show grey or RGB, and this generator {verb} "
                 f"{pluralize(pixel_format.channels, 'channel')}: choose format=onnx"
             )
         low, high = pixel_format.range or (0.0, 255.0)
         if (low, high) not in ((0.0, 255.0), (0.0, 65535.0)):
             raise ValueError(
-                f"format=web: this generator {side} values from {low:g} to {high:g}, "
+                f"format=web: this generator {verb} values from {low:g} to {high:g}, "
                 "which pictures in a browser cannot represent: choose format=onnx"
             )
 

@@ -56,7 +56,7 @@ def draw_counts(count: int, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
 
 
 def resampled_means(values: Tensor, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
-    """Return the mean of the finite `values` `(N,)` in each bootstrap resample, `(R,)`; NaN if fewer than two are."""
+    """Return means `(R,)` of the finite `values` `(N,)` in bootstrap resamples; NaN if fewer than two are finite."""
     if values.isfinite().sum() < 2:
         return torch.full((resamples,), math.nan)
     weights = draw_counts(len(values), seed=seed, resamples=resamples) * values.isfinite()

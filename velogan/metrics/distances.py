@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 WeightedDistance = Callable[[Tensor, Tensor], Tensor]
-"""A distance between resamples of two sets, from how often each contains each image: `(N,)`, `(M,)` float64."""
+"""A distance between resamples of two sets, as a function of their image counts, `(N,)` and `(M,)` float64."""
 
 _BLOCK = 1024
 """Number of images of each set whose kernel values are in memory at a time."""

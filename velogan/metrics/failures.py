@@ -1,4 +1,4 @@
-"""Signs that a translator has failed, computed from translations `fake`, their `inputs` and real images of the target.
+"""Signs that a translator has failed, computed from translations `fake`, their `inputs` and real images `target`.
 
 Images are `(N, C, H, W)` in [-1, 1]. No sign proves a failure; each is a reason to look at the images.
 """

@@ -63,7 +63,7 @@ class Inception(nn.Module):
             self.Conv2d_3b_1x1 = _InceptionConv(64, 80, (1, 1))
             self.Conv2d_4a_3x3 = _InceptionConv(80, 192, (3, 3))
             for name, (inputs, branches, width, pooled) in _BLOCKS.items():
-                self.add_module(name, _Mixed(inputs, branches, width, pooled, maximum=name == "Mixed_7c"))
+                self.add_module(name, _Mixed(inputs, branches, width, pooled, is_max=name == "Mixed_7c"))
             self.fc = nn.Linear(self.num_features, 1008)
         counters = {name: torch.zeros((), dtype=torch.long) for name in self.state_dict() if name.endswith("_tracked")}
         try:  # counts of batches matter only in training, and some versions of the file lack them
@@ -102,10 +102,10 @@ class _InceptionConv(nn.Module):
 class _Mixed(nn.Module):
     """Parallel branches, each a chain like `48@1x1 64@5x5/2` (channels@kernel/stride); `|` marks parallel layers."""
 
-    def __init__(self, inputs: int, branches: Mapping[str, str], width: int, pooled: int, *, maximum: bool) -> None:
+    def __init__(self, inputs: int, branches: Mapping[str, str], width: int, pooled: int, *, is_max: bool) -> None:
         super().__init__()
         self.chains = [self._add_chain(name, chain.format(width), inputs) for name, chain in branches.items()]
-        self.maximum = maximum
+        self.is_max = is_max
         self.branch_pool = _InceptionConv(inputs, pooled, (1, 1)) if pooled else None
 
     def _add_chain(self, branch: str, chain: str, inputs: int) -> list[list[str]]:
@@ -136,7 +136,7 @@ class _Mixed(nn.Module):
             outputs += forks
         if self.branch_pool is None:
             return torch.cat([*outputs, functional.max_pool2d(x, 3, stride=2)], dim=1)
-        if self.maximum:
+        if self.is_max:
             pooled = functional.max_pool2d(x, 3, stride=1, padding=1)
         else:
             pooled = functional.avg_pool2d(x, 3, stride=1, padding=1, count_include_pad=False)

@@ -94,6 +94,6 @@ def _blur(x: Tensor) -> Tensor:
     weights = torch.exp(-offsets.square() / (2 * _SIGMA**2))
     weights = weights / weights.sum()
     channels = x.shape[1]
-    rows = weights.view(1, 1, 1, -1).expand(channels, 1, 1, -1)
-    x = functional.conv2d(x, rows, groups=channels)
-    return functional.conv2d(x, rows.transpose(2, 3), groups=channels)
+    kernel = weights.view(1, 1, 1, -1).expand(channels, 1, 1, -1)
+    x = functional.conv2d(x, kernel, groups=channels)
+    return functional.conv2d(x, kernel.transpose(2, 3), groups=channels)

@@ -53,7 +53,7 @@ class MetricValue:
     """The value of a metric, with the results of a bootstrap over images.
 
     `interval_95`: bootstrap interval, None if unknown.
-    `images`: number of images that were compared one by one; None for distances of sets and shares of classes.
+    `images`: number of images that were scored one by one; None for distances of sets and shares of classes.
     `resampled`: values `(R,)` of bootstrap resamples; equal seeds and counts draw equal resamples. Their mean may
     differ from the value: see `bootstrap.PROTOCOL`.
     """
@@ -68,7 +68,7 @@ def set_distances(fake: Features, real: Features, *, seed: int, resample: bool =
     """Compute the sliced Wasserstein distance of two sets, and their Fréchet and kernel distance for each network.
 
     The sliced Wasserstein distance is omitted unless all images have one size, since patches are drawn per size.
-    `seed` draws projections and bootstrap resamples; `resample`: also compute intervals.
+    `seed`: of projections and bootstrap resamples. `resample`: whether to compute intervals, too.
     """
     metrics: dict[str, MetricValue] = _sliced_distance(fake, real, seed=seed, resample=resample)
     for network in (name for name in fake if not name.endswith(_LOGITS) and not name.startswith(PATCH_PREFIX)):
@@ -181,7 +181,7 @@ def label_metrics(confusions: Tensor, *, seed: int) -> dict[str, MetricValue]:
 
 
 def lower_is_better(name: str) -> bool:
-    """Return whether lower values of the metric `name` are better; not for class shares, whose target values differ."""
+    """Return whether lower values of the metric `name` are better. For class shares that depends on the direction."""
     return name == SLICED or name.rpartition("_")[2] in ("fid", "kid")
 
 

@@ -15,7 +15,7 @@ SIDE = 32
 """Side in cells of the grid of edges that are compared, so coarse that noise and fine texture average out."""
 
 EDGE = 0.05
-"""Difference between neighbouring cells, in [-1, 1], at which an edge has half of the maximum strength."""
+"""Difference between neighbouring cells, for images in [-1, 1], at which an edge has half the maximum strength."""
 
 
 def edge_descriptors(images: Tensor) -> Tensor:

@@ -159,7 +159,7 @@ def _wasserstein(x: Tensor, y: Tensor, projections: int, seed: int) -> float:
     """
     directions = _draw_directions(projections, x.shape[1], seed, x.device)
     projected = [(directions @ rows.T).cpu().numpy() for rows in (x, y)]
-    x, y = (torch.from_numpy(np.sort(rows, axis=1)) for rows in projected)  # in a twentieth of torch's time on a CPU
+    x, y = (torch.from_numpy(np.sort(rows, axis=1)) for rows in projected)  # takes a twentieth of torch's time on a CPU
     count = max(x.shape[1], y.shape[1])
     x, y = (values[:, torch.arange(count) * values.shape[1] // count] for values in (x, y))
     return (x - y).abs().mean().item()

@@ -38,21 +38,21 @@ class Log:
         self._run, self._print_line = Path(run), print_line
         self._run.mkdir(parents=True, exist_ok=True)
         self._logger = logger
-        self._board: MetricsLogger | None = None
+        self._metrics_logger: MetricsLogger | None = None
         self._purge_step: int | None = None
         self._file = io.FileIO(self._run / "stats.jsonl", "a")
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row: "images" (number seen so far) and metrics by name. Values that are not finite become null."""
-        infinite = {name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
-        row = {**row, **dict.fromkeys(infinite)}
+        not_finite = {name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
+        row = {**row, **dict.fromkeys(not_finite)}
         self._append(json.dumps(row, allow_nan=False).encode() + b"\n")
         scalars = {name: value for name, value in row.items() if name != "images" and isinstance(value, int | float)}
-        self._mirror(lambda board: board.scalars(scalars, images=row["images"]))
+        self._mirror(lambda logger: logger.scalars(scalars, images=row["images"]))
 
     def image(self, name: str, grid: np.ndarray, *, images: int) -> None:
         """Send `grid`, `(H, W, 3)` uint8, to the logger as `name`; `images`: number seen so far."""
-        self._mirror(lambda board: board.image(name, grid, images=images))
+        self._mirror(lambda logger: logger.image(name, grid, images=images))
 
     def truncate(self, images: int) -> None:
         """Remove the rows after `images` images seen, which a resumed run writes again, and an incomplete last line.
@@ -67,13 +67,13 @@ class Log:
                 if row is not None and row.get("images", 0) <= images and line.endswith(b"\n"):
                     end = position
         os.truncate(self._file.fileno(), end)
-        self._close_board()
+        self._close_metrics_logger()
         self._purge_step = images + 1
 
     def close(self) -> None:
         """Close the files of the log."""
         self._file.close()
-        self._close_board()
+        self._close_metrics_logger()
 
     def __enter__(self) -> Log:
         return self
@@ -85,7 +85,7 @@ class Log:
         end = os.fstat(self._file.fileno()).st_size
         try:
             while line:
-                line = line[self._file.write(line) :]  # a nearly full disk takes only a part
+                line = line[self._file.write(line) :]  # a nearly full disk accepts only a part of it
         except OSError as error:
             os.truncate(self._file.fileno(), end)
             text = (
@@ -98,21 +98,21 @@ class Log:
         if self._logger == "none":
             return
         try:
-            self._board = self._board or LOGGERS[self._logger](self._run, self._purge_step)
-            write(self._board)
-        except Exception as error:  # of any client: training must not depend on it
+            self._metrics_logger = self._metrics_logger or LOGGERS[self._logger](self._run, self._purge_step)
+            write(self._metrics_logger)
+        except Exception as error:  # any error of a client: training must not depend on it
             message = error.strerror if isinstance(error, OSError) and error.strerror else error
             self._print_line(
                 f"{self._logger} cannot be written ({message}): metrics are only written to stats.jsonl from now on"
             )
             self._logger = "none"
-            self._close_board()
+            self._close_metrics_logger()
 
-    def _close_board(self) -> None:
-        if self._board is not None:
+    def _close_metrics_logger(self) -> None:
+        if self._metrics_logger is not None:
             with suppress(Exception):
-                self._board.close()
-            self._board = None
+                self._metrics_logger.close()
+            self._metrics_logger = None
 
 
 class MetricsLogger(Protocol):

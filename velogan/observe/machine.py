@@ -25,5 +25,5 @@ def cpu_name() -> str:
     """Return the processor's name as reported by the system."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return named or platform.processor() or platform.machine()
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return model or platform.processor() or platform.machine()

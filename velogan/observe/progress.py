@@ -73,24 +73,24 @@ class Display:
 
     def task(self, name: str) -> Callable[[int, int], None]:
         """Return a function that updates a bar called `name`; call it with `(done, total)`, from one thread."""
-        line = _Line(self, name)
-        return lambda done, total: line.show(done, total, f"{done:,}/{total:,}")
+        bar = _Bar(self, name)
+        return lambda done, total: bar.show(done, total, f"{done:,}/{total:,}")
 
     def count(self, name: str) -> Callable[[int], None]:
         """Return a function that updates a bar without a known total; call it with the number done."""
-        line = _Line(self, name)
-        return lambda done: line.show(done, 0, f"{done:,}")
+        bar = _Bar(self, name)
+        return lambda done: bar.show(done, 0, f"{done:,}")
 
     def training(self, total_images: int | None) -> TrainingBar:
         """Return the training bar. `total_images`: None in a run limited by time; the ETA then gives an estimate."""
-        return TrainingBar(_Line(self, "training"), total_images)
+        return TrainingBar(_Bar(self, "training"), total_images)
 
 
 class TrainingBar:
     """The training bar; created by `Display.training`."""
 
-    def __init__(self, line: _Line, total_images: int | None) -> None:
-        self._line = line
+    def __init__(self, bar: _Bar, total_images: int | None) -> None:
+        self._bar = bar
         self._total = total_images
 
     def update(self, images: int, *, images_per_s: float, eta_s: float | None, losses: Mapping[str, float]) -> None:
@@ -105,10 +105,10 @@ class TrainingBar:
         if eta_s is not None:
             parts.append(f"{format_duration(eta_s)} left")
         parts += [f"{name} {value:.3f}" for name, value in losses.items()]
-        self._line.show(images, total, " · ".join(parts))
+        self._bar.show(images, total, " · ".join(parts))
 
 
-class _Line:
+class _Bar:
     """A progress bar, or plain lines if there is no terminal."""
 
     def __init__(self, display: Display, name: str) -> None:

@@ -12,18 +12,18 @@ from velogan.networks.genotype import Genotype, read_genotype
 from velogan.report.genotype import draw_genotype
 from velogan.report.pictures import pick_evenly
 from velogan.report.run_data import RunData, as_mapping
-from velogan.report.sections import key, text
+from velogan.report.sections import make_dot, text
 from velogan.report.share_plots import plot_shares, share_legend
 from velogan.search.history import HistoryEntry
 
 MAX_POINTS = 60
 """Maximum number of points in a plot: evenly spaced entries of the history, including first and last."""
 
-MAX_NARROW = 8
+MIN_FULL_WIDTH = 8
 """Minimum number of mixed operations of a network whose plots take the full width; others are side by side."""
 
 
-def architecture(runs: Sequence[RunData]) -> str:
+def build_architecture(runs: Sequence[RunData]) -> str:
     """Return the section as HTML; empty if no run is a search or has networks of cells."""
     if len(runs) == 1:
         history = runs[0].architecture
@@ -31,7 +31,7 @@ def architecture(runs: Sequence[RunData]) -> str:
     else:
         diagrams = ((number, run, _diagram(run)) for number, run in enumerate(runs))
         body = "".join(
-            f"<h3>{key(number)}{text(run.name)}</h3>{diagram}" for number, run, diagram in diagrams if diagram
+            f"<h3>{make_dot(number)}{text(run.name)}</h3>{diagram}" for number, run, diagram in diagrams if diagram
         )
     return f'<section class="architecture"><h2>Architecture</h2>{body}</section>' if body else ""
 
@@ -43,14 +43,14 @@ def read_run_genotype(run: RunData) -> Genotype | None:
     except (OSError, ValueError):
         pass
     sections = {name: as_mapping(run.config.get(name)) for name in ("generator", "discriminator")}
-    chosen: dict[str, Any] = {f"{name}s": _by_direction(run.config, name) for name in sections}
+    chosen: dict[str, Any] = {f"{name}s": _configured_operations(run.config, name) for name in sections}
     try:
         return Genotype(space=sections["generator"].get("space") or "paper", **chosen)
     except ValidationError:
         return None
 
 
-def _by_direction(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _configured_operations(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the configured operations by direction, where set; `name`: "generator" or "discriminator"."""
     by_direction = {"a2b": as_mapping(config.get(name)), "b2a": as_mapping(config.get(f"{name}_b"))}
     return {
@@ -73,7 +73,7 @@ def _diagram(run: RunData) -> str:
 def _share_plots(history: Sequence[HistoryEntry]) -> str:
     images, points = history[-1]["images"], pick_evenly(history, MAX_POINTS)
     cards = "".join(
-        f'<div class="card{" few" if len(mixtures) < MAX_NARROW else ""}"><h3>{text(network)}</h3>'
+        f'<div class="card{" few" if len(mixtures) < MIN_FULL_WIDTH else ""}"><h3>{text(network)}</h3>'
         f"{plot_shares(points, network)}</div>"
         for network, mixtures in history[-1]["shares"].items()
     )

@@ -30,7 +30,7 @@ score is above NOTICEABLE_FACTOR times the best score, since smaller differences
 
 _DISCRIMINATOR_LOSS = re.compile("loss/discriminator/(d_)?[ab]")  # d_a: of a discriminator of encodings
 
-Log = Sequence[Mapping[str, Any]]
+LogRows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ _SIGNS: dict[str, _Sign] = {
 class _Distances:
     """The logged distances of translations to real images, for both directions together or for one."""
 
-    def __init__(self, stats: Log, suffix: str):
+    def __init__(self, stats: LogRows, suffix: str):
         metric = FEATURE_SCORE if _measurements(stats, FEATURE_SCORE) else SCORE
         self.name, self.suffix = metric + suffix, suffix
         rows = [row for row in stats if is_number(row.get(metric)) and is_number(row.get(self.name))]
@@ -103,7 +103,7 @@ class _Distances:
         return value > WORSE_FACTOR * self.best
 
 
-def find_failures(stats: Log) -> list[Failure]:
+def find_failures(stats: LogRows) -> list[Failure]:
     """Return the failures in the last rows of a log: signs of failure, bad scores and discriminators that won."""
     names = dict.fromkeys(name for row in stats for name in row)
     results = [_check_sign(stats, name) for name in names if name.startswith(FAILURE)]
@@ -114,13 +114,13 @@ def find_failures(stats: Log) -> list[Failure]:
     return [failure for failure in results if failure]
 
 
-def final_checkpoint_is_worse(stats: Log) -> bool:
+def final_checkpoint_is_worse(stats: LogRows) -> bool:
     """Return whether the last checkpoint is much worse than the best one, in at least one direction."""
     scores = (_Distances(stats, suffix) for suffix in _SUFFIXES)
     return any(distances.is_worse(distances.points[-1][1]) for distances in scores if distances.points)
 
 
-def describe_improvement(stats: Log) -> str | None:
+def describe_improvement(stats: LogRows) -> str | None:
     """Return a sentence on how much closer translations of held-out images are to real ones than their inputs are.
 
     It describes the last checkpoint, or the best one if `final_checkpoint_is_worse`, and includes `retrieval` if known.
@@ -146,7 +146,7 @@ def describe_improvement(stats: Log) -> str | None:
     )
 
 
-def _check_sign(stats: Log, name: str) -> Failure | None:
+def _check_sign(stats: LogRows, name: str) -> Failure | None:
     key, _, direction = name.removeprefix(FAILURE).rpartition("_")
     if key not in _SIGNS:
         return None
@@ -183,7 +183,7 @@ def _check_decay(distances: _Distances) -> Failure | None:
     return _check_lasting(distances.name, distances.points, sign, direction=direction, min_count=min_count)
 
 
-def _check_discriminator(stats: Log, name: str) -> Failure | None:
+def _check_discriminator(stats: LogRows, name: str) -> Failure | None:
     points = _measurements(stats, name)
     if not points or min(value for _, value in points) < 0:  # a loss that may be negative has no lowest value
         return None
@@ -211,10 +211,10 @@ def _check_lasting(
     return Failure(name, prefix + sign.description.format(value=value), value, since, sign.hint)
 
 
-def _has_ended(stats: Log, name: str) -> bool:
+def _has_ended(stats: LogRows, name: str) -> bool:
     """Return whether the last measurement of `name` was made at the end of the run."""
     return next((row.get(ENDED) is True for row in reversed(stats) if is_number(row.get(name))), False)
 
 
-def _measurements(stats: Log, name: str) -> list[tuple[int, float]]:
+def _measurements(stats: LogRows, name: str) -> list[tuple[int, float]]:
     return [(int(row.get("images", 0)), row[name]) for row in stats if is_number(row.get(name))]

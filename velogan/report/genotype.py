@@ -79,7 +79,7 @@ def draw_generators(drawing: Drawing, genotype: Genotype, y: float, *, domains: 
     else:
         heads = {direction: (f"G_{letter}", titles[direction]) for direction, letter in zip(titles, "AB")}
     cells = {heads[direction]: generator_cells(genotype, direction) for direction in directions}
-    return _draw_networks(drawing, y, cells, residual=True)
+    return _draw_networks(drawing, y, cells, has_skips=True)
 
 
 def draw_discriminators(
@@ -95,7 +95,7 @@ def draw_discriminators(
         for direction, head in heads.items()
         if direction in genotype.discriminators
     }
-    return _draw_networks(drawing, y, cells, residual=False)
+    return _draw_networks(drawing, y, cells, has_skips=False)
 
 
 def draw_legend(drawing: Drawing, y: float) -> float:
@@ -137,7 +137,7 @@ def draw_genotype(genotype: Genotype, *, domains: Sequence[str]) -> list[str]:
 
 
 def _draw_networks(
-    drawing: Drawing, y: float, columns: Mapping[tuple[str, str], list[Cell]], *, residual: bool
+    drawing: Drawing, y: float, columns: Mapping[tuple[str, str], list[Cell]], *, has_skips: bool
 ) -> float:
     bottoms = []
     for number, ((name, subtitle), cells) in enumerate(columns.items()):
@@ -147,15 +147,15 @@ def _draw_networks(
         drawing.text(middle, y + 33, _truncate(subtitle), css_class="soft", size=13, anchor="middle")
         end = y + 42
         for cell in cells:
-            end = _draw_cell(drawing, x, end, cell, adds_input=residual and _adds_input(cell))
-        counted = [operation for cell in cells if not residual or _adds_input(cell) for operation in cell.operations]
-        total = f"{sum(map(count_taps, counted))} taps" + (" in its r cells" if residual else "")
+            end = _draw_cell(drawing, x, end, cell, is_residual=has_skips and _is_residual(cell))
+        counted = [operation for cell in cells if not has_skips or _is_residual(cell) for operation in cell.operations]
+        total = f"{sum(map(count_taps, counted))} taps" + (" in its r cells" if has_skips else "")
         drawing.text(middle, end + 15, total, css_class="soft", size=13, anchor="middle")
         bottoms.append(end + 22)
     return max(bottoms)
 
 
-def _draw_cell(drawing: Drawing, x: float, y: float, cell: Cell, *, adds_input: bool) -> float:
+def _draw_cell(drawing: Drawing, x: float, y: float, cell: Cell, *, is_residual: bool) -> float:
     """Draw a cell, the arrow into it and its skip connection, if any; return the `y` at which they end."""
     name, kind, operations = cell
     middle, top = x + (_LEFT + _RIGHT) / 2, y + _BETWEEN
@@ -166,7 +166,7 @@ def _draw_cell(drawing: Drawing, x: float, y: float, cell: Cell, *, adds_input: 
     drawing.text(x + _LEFT + 8, top + height / 2 + 4, name, css_class="soft", size=13)
     for row, operation in enumerate(operations):
         _draw_operation(drawing, x + _BAR, top + _PAD + _ROW * row, operation)
-    if not adds_input:
+    if not is_residual:
         return top + height
     side, joined = x + _RIGHT + 14, top + height + 8
     drawing.line([(middle, y + 4), (side, y + 4), (side, joined), (middle + 6, joined)], "flow")
@@ -175,7 +175,7 @@ def _draw_cell(drawing: Drawing, x: float, y: float, cell: Cell, *, adds_input: 
     return joined + 6
 
 
-def _adds_input(cell: Cell) -> bool:
+def _is_residual(cell: Cell) -> bool:
     """Return whether a generator's cell is residual: r cells are, except single operations (space `code`)."""
     return cell.kind == "r" and len(cell.operations) == 2
 

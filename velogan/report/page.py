@@ -10,7 +10,7 @@ from typing import Any
 
 from velogan.files import write_text
 from velogan.report import sections
-from velogan.report.architecture import architecture
+from velogan.report.architecture import build_architecture
 from velogan.report.pictures import build_galleries
 from velogan.report.run_data import RunData, mean_curves, read_run_data
 
@@ -37,15 +37,15 @@ def write_report(runs: list[Path], out: Path | None = None) -> Path:
 def render(runs: list[RunData]) -> str:
     """Return the report of `runs` as HTML."""
     return Template(read_asset("page.html")).substitute(
-        title=sections.text(sections.title(runs)),
+        title=sections.text(sections.make_title(runs)),
         style=read_asset("page.css"),
         script="\n".join(map(read_asset, ("page.js", "pictures.js", "curves.js"))),
         data=to_script_json(_data(runs)),
-        head=sections.head(runs),
-        scores=sections.results(runs),
-        architecture=architecture(runs),
-        speed=sections.speed(runs),
-        configuration=sections.configuration(runs),
+        head=sections.build_head(runs),
+        scores=sections.build_scores(runs),
+        architecture=build_architecture(runs),
+        speed=sections.build_speed(runs),
+        configuration=sections.build_configuration(runs),
     )
 
 

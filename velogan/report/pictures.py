@@ -52,13 +52,13 @@ def build_galleries(runs: list[RunData]) -> list[dict[str, Any]]:
             with Image.open(run.grids[direction][frames[-1]["images"]]) as grid:
                 size = grid.size
             entry = {"run": number, "direction": direction, "size": size, "gap": GAP, "frames": frames}
-            entries.append(entry | _grid_layout(run, direction))
+            entries.append(entry | _read_layout(run, direction))
     return entries
 
 
 def latest_pairs(run: RunData) -> list[tuple[str, str]]:
-    """Return up to `MAX_PAIRS` newest `(input, translation)` pairs from A to B as data URIs; empty if unknown."""
-    layout = _grid_layout(run, "a2b")
+    """Return up to `MAX_PAIRS` newest `(input, translation)` pairs from A to B as data URIs; may be empty."""
+    layout = _read_layout(run, "a2b")
     files = run.grids.get("a2b", {})
     if layout["columns"][:2] != ["input", "translated"] or not files:
         return []
@@ -80,7 +80,7 @@ def latest_pairs(run: RunData) -> list[tuple[str, str]]:
 def to_data_uri(picture: Image.Image) -> str:
     """Scale an image down in place to at most 256 pixels a side, and return it as a data URI."""
     picture.thumbnail((256, 256))
-    return _data_uri(_encode_webp(picture, scale=1))
+    return _encode_data_uri(_encode_webp(picture, scale=1))
 
 
 def pick_evenly(items: Sequence[Item], count: int) -> Sequence[Item]:
@@ -90,7 +90,7 @@ def pick_evenly(items: Sequence[Item], count: int) -> Sequence[Item]:
     return [items[round(step * (len(items) - 1) / (count - 1))] for step in range(count)]
 
 
-def _grid_layout(run: RunData, direction: str) -> dict[str, Any]:
+def _read_layout(run: RunData, direction: str) -> dict[str, Any]:
     layout = as_mapping(run.layout.get(direction))
     columns, rows = as_list(layout.get("columns")), as_list(layout.get("rows"))
     if not columns or not rows:
@@ -105,7 +105,7 @@ def _encode(paths: list[Path]) -> dict[Path, str]:
         # bytes shrink more slowly than pixels do: a small image has more detail per pixel
         scale *= 0.9 * (MAX_BYTES / size) ** 0.7
         compressed = _compress(paths, scale=scale)
-    return {path: _data_uri(data) for path, data in compressed.items()}
+    return {path: _encode_data_uri(data) for path, data in compressed.items()}
 
 
 def _compress(paths: Sequence[Path], *, scale: float) -> dict[Path, bytes]:
@@ -136,5 +136,5 @@ def _open_image(path: Path) -> Image.Image | None:
         return None
 
 
-def _data_uri(data: bytes) -> str:
+def _encode_data_uri(data: bytes) -> str:
     return "data:image/webp;base64," + base64.b64encode(data).decode("ascii")

@@ -94,10 +94,10 @@ def _head(profile: Profile) -> str:
     return f'<p class="lead">{lead}</p><p class="facts">{" · ".join(map(text, facts))}</p>'
 
 
-def _table(head: Iterable[str], rows: Iterable[str], kind: str = "") -> str:
-    """Return a table with the header cells `head` and the rows `rows`, both HTML; `kind` is a CSS class."""
+def _table(head: Iterable[str], rows: Iterable[str], css_class: str = "") -> str:
+    """Return a table with the header cells `head` and the rows `rows`, both HTML; `css_class` is a CSS class."""
     cells = "".join(f"<th>{cell}</th>" for cell in head)
-    return f'<table class="parts {kind}"><thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    return f'<table class="parts {css_class}"><thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
 
 
 def _card(title: str, note: str, body: str) -> str:
@@ -122,17 +122,17 @@ def _share_bar(value: float | None, colour: str) -> str:
 
 def _breakdown(counts: Mapping[str, Any], names: Iterable[str], unit: str) -> str:
     """Return a bar of shares of time, and a table of counts, times and shares."""
-    shown = [(name, counts[name]) for name in names]
+    entries = [(name, counts[name]) for name in names]
     bar = "".join(
         f'<i class="{"idle" if name == "idle" else ""}" style="flex:{amount["share_of_time"]:.5f} 0 0;'
         f'--hue:{_colour(name)}" title="{text(NAMES.get(name, name))}: {amount["share_of_time"]:.1%}"></i>'
-        for name, amount in shown
+        for name, amount in entries
         if amount["share_of_time"]
     )
     rows = [
         f"<tr><th>{_key(name)}{text(NAMES.get(name, name))}</th><td>{amount['count']:,}</td>"
         f"<td>{_time(amount['microseconds'])}</td><td><b>{percent(amount['share_of_time'])}</b></td></tr>"
-        for name, amount in shown
+        for name, amount in entries
     ]
     return f'<div class="stack">{bar}</div>' + _table(("", text(unit), "time", "share"), rows)
 
@@ -179,13 +179,13 @@ def _launches_card(profile: Profile) -> str:
     return _card("Launches", note, _table(("", "share of count", "share of time"), rows))
 
 
-def _launch_row(name: str, amount: Mapping[str, Any], of: Mapping[str, Any]) -> str:
+def _launch_row(name: str, amount: Mapping[str, Any], totals: Mapping[str, Any]) -> str:
     count, spent = amount["share_of_count"], amount["share_of_time"]
     return (
         f"<tr><th>{text(name)}</th><td><b>{percent(count)}</b>{_share_bar(count, 'var(--c1)')}"
-        f"<br><small>{amount['count']:,} of {of['count']:,}</small></td>"
+        f"<br><small>{amount['count']:,} of {totals['count']:,}</small></td>"
         f"<td><b>{percent(spent)}</b>{_share_bar(spent, 'var(--c0)')}"
-        f"<br><small>{_time(amount['microseconds'])} of {_time(of['microseconds'])}</small></td></tr>"
+        f"<br><small>{_time(amount['microseconds'])} of {_time(totals['microseconds'])}</small></td></tr>"
     )
 
 
@@ -251,8 +251,8 @@ def _top_table(profile: Profile) -> str:
         f"<td><b>{percent(top['share_of_time'])}</b>{_share_bar(top['share_of_time'], _colour(top['group']))}</td></tr>"
         for top in counts["top"]
     ]
-    shown = percent(sum(top["share_of_time"] or 0 for top in counts["top"]))
-    note = f"{len(rows)} of {counts['of']['names']} names, {shown} of the busy time, without nested operators."
+    listed_share = percent(sum(top["share_of_time"] or 0 for top in counts["top"]))
+    note = f"{len(rows)} of {counts['of']['names']} names, {listed_share} of the busy time, without nested operators."
     table = _table((unit, "group", "per step", "each", "share"), rows, "leaders")
     return f'<div class="card"><p class="note">{note}</p><div class="wide">{table}</div></div>'
 

@@ -69,10 +69,10 @@ def read_run_data(folder: Path) -> RunData:
         name=folder.resolve().name,
         run_json=as_mapping(_read(folder / "run.json", json.loads)),
         config=as_mapping(_read(folder / "config.yaml", parse_yaml)),
-        stats=_read(folder / "stats.jsonl", _rows) or [],
+        stats=_read(folder / "stats.jsonl", _parse_rows) or [],
         protocol=as_mapping(scores.get("protocol")),
         scores=[score for score in as_list(scores.get("scores")) if is_number(as_mapping(score).get("value"))],
-        grids=_grids(folder / "samples"),
+        grids=_find_grids(folder / "samples"),
         best=as_mapping(_read(folder / "checkpoints" / "best.json", json.loads)),
         layout=as_mapping(_read(folder / "samples" / "index.json", json.loads)),
         architecture=read_architecture(folder),
@@ -118,7 +118,7 @@ def _mean(values: list[Any]) -> float | None:
     return float(f"{sum(numbers) / len(numbers):.5g}") if numbers else None
 
 
-def _rows(text: str) -> list[dict[str, Any]]:
+def _parse_rows(text: str) -> list[dict[str, Any]]:
     """Parse JSON lines; skip invalid ones, such as the incomplete last line of a running or killed run."""
     rows = (_parse(line) for line in text.splitlines())
     return [row for row in rows if isinstance(row, dict)]
@@ -140,7 +140,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> Any:
         return None
 
 
-def _grids(folder: Path) -> dict[str, dict[int, Path]]:
+def _find_grids(folder: Path) -> dict[str, dict[int, Path]]:
     grids: dict[str, dict[int, Path]] = {}
     for path in sorted(folder.glob("*.png")):
         if match := SAMPLE_NAME.fullmatch(path.name):

@@ -190,7 +190,7 @@ def place_on_bar(score: Mapping[str, Any], scores: Sequence[Mapping[str, Any]]) 
 
 
 def describe_best_checkpoint(run: RunData) -> str:
-    """Return a sentence on the best checkpoint and the score that chose it; empty if none was chosen."""
+    """Return a sentence on the best checkpoint and the score that chose it; empty if unknown."""
     best, name = run.best, str(run.best.get("name"))
     scored = [row["images"] for row in run.stats if is_number(row.get(name)) and is_number(row.get("images"))]
     checkpoint = str(best.get("checkpoint"))[:20]

@@ -24,7 +24,7 @@ def text(value: Any) -> str:
     return html.escape(str(value), quote=True)
 
 
-def title(runs: list[RunData]) -> str:
+def make_title(runs: list[RunData]) -> str:
     """Return the headline, not escaped: "Apples become oranges"."""
     if len(runs) > 1:
         return f"{len(runs)} runs compared"
@@ -33,15 +33,15 @@ def title(runs: list[RunData]) -> str:
     return f"{capitalize(source)} {verb} {target}"
 
 
-def head(runs: list[RunData]) -> str:
-    """Return the headline, the result in sentences, facts about the runs, and the newest pairs of images."""
+def build_head(runs: list[RunData]) -> str:
+    """Return the headline, results in sentences and facts; for a single run also its newest pairs and failures."""
     if len(runs) > 1:
         items = "".join(
-            f"<li>{key(number)}<b>{text(run.name)}</b> "
-            f'{text(" ".join(summarize_run(run)[:3]))}<br><span class="facts">{_about(run)}</span></li>'
+            f"<li>{make_dot(number)}<b>{text(run.name)}</b> "
+            f'{text(" ".join(summarize_run(run)[:3]))}<br><span class="facts">{_describe_run(run)}</span></li>'
             for number, run in enumerate(runs)
         )
-        return f'<h1>{text(title(runs))}</h1><ul class="runs">{items}</ul>'
+        return f'<h1>{text(make_title(runs))}</h1><ul class="runs">{items}</ul>'
     run = runs[0]
     pairs = "".join(
         f'<figure><img src="{before}" alt="before"><img src="{after}" alt="after"></figure>'
@@ -56,7 +56,7 @@ def head(runs: list[RunData]) -> str:
         lead += f'<ul class="verdict">{items}</ul>'
     best = f'<p class="facts">{text(note)}</p>' if (note := scores.describe_best_checkpoint(run)) else ""
     best += list_failures(run)
-    return f'<h1>{text(title(runs))}</h1>{lead}<p class="facts">{_about(run)}</p>{best}{strip}'
+    return f'<h1>{text(make_title(runs))}</h1>{lead}<p class="facts">{_describe_run(run)}</p>{best}{strip}'
 
 
 def list_failures(run: RunData) -> str:
@@ -69,7 +69,7 @@ def list_failures(run: RunData) -> str:
     return f'<ul class="warnings" role="status">{items}</ul>' if items else ""
 
 
-def _about(run: RunData) -> str:
+def _describe_run(run: RunData) -> str:
     seconds, machine = run.last_value("seconds"), as_mapping(run.run_json.get("machine"))
     counts = [
         f"{count['train']:,} {run.domain_name(domain)}"
@@ -89,7 +89,7 @@ def _about(run: RunData) -> str:
     return " · ".join(text(part) for part in parts if part)
 
 
-def results(runs: list[RunData]) -> str:
+def build_scores(runs: list[RunData]) -> str:
     """Return the section on scores: value, bar and description of each score of all runs."""
     groups: dict[tuple[str, str], list[tuple[int, RunData, dict[str, Any]]]] = {}
     for number, run in enumerate(runs):
@@ -102,7 +102,7 @@ def results(runs: list[RunData]) -> str:
     cards = []
     for direction in dict.fromkeys(direction for direction, _ in groups):
         blocks = [
-            _score(group, len(runs) > 1)
+            _render_score(group, len(runs) > 1)
             for (group_direction, _), group in groups.items()
             if group_direction == direction
         ]
@@ -116,11 +116,11 @@ def results(runs: list[RunData]) -> str:
         '<span class="mark baseline"></span> the unchanged input, '
         '<span class="mark real"></span> real images against other real ones.</p>'
     )
-    table = _score_table(runs[0]) if len(runs) == 1 else ""
-    return _section("Scores", legend + f'<div class="columns">{"".join(cards)}</div>' + table + _protocols(runs))
+    table = _render_score_table(runs[0]) if len(runs) == 1 else ""
+    return _section("Scores", legend + f'<div class="columns">{"".join(cards)}</div>' + table + _render_protocols(runs))
 
 
-def _score_table(run: RunData) -> str:
+def _render_score_table(run: RunData) -> str:
     """Return a table of all scores by checkpoint and weights, with intervals, the unchanged input and real images."""
     columns, rows = scores.group_scores(run.scores)
     last_is_best = ["= last"] if run.protocol.get("best") == scores.SAME_AS_LAST else []
@@ -131,7 +131,7 @@ def _score_table(run: RunData) -> str:
         direction = row.first.get("direction")
         domains = ARROW.join(run.domain_names(direction)) if direction in ("a2b", "b2a") else ""
         first = ", ".join(filter(None, [domains, scores.split_note(row.first)]))
-        cells = [_value(row.by_column.get(column)) for column in columns] + last_is_best
+        cells = [_render_value(row.by_column.get(column)) for column in columns] + last_is_best
         real, baseline = (
             text(scores.format_value(row.first, row.first.get(key))) if is_number(row.first.get(key)) else "–"
             for key in ("real", "baseline")
@@ -146,7 +146,7 @@ def _score_table(run: RunData) -> str:
     return _details("Every checkpoint, with intervals", table)
 
 
-def _value(score: Mapping[str, Any] | None) -> str:
+def _render_value(score: Mapping[str, Any] | None) -> str:
     if score is None:
         return "–"
     interval = scores.format_interval(score)
@@ -154,16 +154,16 @@ def _value(score: Mapping[str, Any] | None) -> str:
     return f"<b>{text(scores.format_value(score, score['value']))}</b>{small}"
 
 
-def _score(group: list[tuple[int, RunData, dict[str, Any]]], several_runs: bool) -> str:
+def _render_score(group: list[tuple[int, RunData, dict[str, Any]]], several_runs: bool) -> str:
     all_scores = [score for _, _, score in group]
     first, lines = all_scores[0], []
     for number, run, score in group:
         weights = scores.column_title((str(score.get("checkpoint") or ""), str(score.get("weights") or "")))
         split = f" · {scores.split_note(score)}" if scores.split_note(score) else ""
-        name = key(number) + text(run.name + split) if several_runs else text(weights + split)
+        name = make_dot(number) + text(run.name + split) if several_runs else text(weights + split)
         value = text(scores.format_value(score, score["value"]))
         lines.append(f'<div class="line"><span>{name}</span><b>{value}</b></div>')
-        lines.append(_bar(scores.place_on_bar(score, all_scores), hue=hue(number) if several_runs else "var(--accent)"))
+        lines.append(_bar(scores.place_on_bar(score, all_scores), get_hue(number) if several_runs else "var(--accent)"))
     references = [
         f"{title} {scores.format_value(first, first[key])}"
         for key, title in (
@@ -172,7 +172,7 @@ def _score(group: list[tuple[int, RunData, dict[str, Any]]], several_runs: bool)
         )
         if is_number(first.get(key))
     ]
-    # these values may differ between runs, which the bars show
+    # these values may differ between runs; the bars show them
     note = f" ({', '.join(references)})" if references and not several_runs else ""
     return (
         f'<div class="score"><h4>{text(scores.display_name(first))}</h4>{"".join(lines)}'
@@ -180,7 +180,7 @@ def _score(group: list[tuple[int, RunData, dict[str, Any]]], several_runs: bool)
     )
 
 
-def _bar(bar: scores.Bar, *, hue: str) -> str:
+def _bar(bar: scores.Bar, hue: str) -> str:
     start = (bar.baseline or 0) if bar.starts_at_baseline else 0
     left, width = min(start, bar.value), abs(bar.value - start)
     css_class = "bar worse" if bar.value < start else "bar"
@@ -194,7 +194,7 @@ def _bar(bar: scores.Bar, *, hue: str) -> str:
     return f'<div class="{css_class}" style="--hue:{hue}">{difference}{"".join(marks)}</div>'
 
 
-def _protocols(runs: list[RunData]) -> str:
+def _render_protocols(runs: list[RunData]) -> str:
     tables = "".join(
         (f"<h4>{text(run.name)}</h4>" if len(runs) > 1 else "") + _table(flatten(run.protocol))
         for run in runs
@@ -203,17 +203,17 @@ def _protocols(runs: list[RunData]) -> str:
     return _details("How it was scored", tables) if tables else ""
 
 
-def speed(runs: list[RunData]) -> str:
+def build_speed(runs: list[RunData]) -> str:
     """Return the section on speed: images per second, time per step, the engine's decisions, and the machine."""
     if len(runs) == 1:
-        body = _speed(runs[0], is_open=True)
+        body = _render_speed(runs[0], is_open=True)
     else:
-        blocks = [(number, run.name, _speed(run, is_open=False)) for number, run in enumerate(runs)]
-        body = "".join(f"<h3>{key(number)}{text(name)}</h3>{block}" for number, name, block in blocks if block)
+        blocks = [(number, run.name, _render_speed(run, is_open=False)) for number, run in enumerate(runs)]
+        body = "".join(f"<h3>{make_dot(number)}{text(name)}</h3>{block}" for number, name, block in blocks if block)
     return _section("Speed", body) if body else ""
 
 
-def _speed(run: RunData, *, is_open: bool) -> str:
+def _render_speed(run: RunData, *, is_open: bool) -> str:
     second_half = run.stats[len(run.stats) // 2 :]
     medians = {
         name: statistics.median(values)
@@ -242,17 +242,17 @@ def _speed(run: RunData, *, is_open: bool) -> str:
     )
 
 
-def configuration(runs: list[RunData]) -> str:
+def build_configuration(runs: list[RunData]) -> str:
     """Return the section with the command that repeats each run, and the configuration or its differences."""
     body = "".join(
-        (f"<h3>{key(number)}{text(run.name)}</h3>" if len(runs) > 1 else "")
-        + command(str(run.run_json["command"]), '<button class="copy">Copy</button>')
+        (f"<h3>{make_dot(number)}{text(run.name)}</h3>" if len(runs) > 1 else "")
+        + format_command(str(run.run_json["command"]), '<button class="copy">Copy</button>')
         for number, run in enumerate(runs)
         if run.run_json.get("command")
     )
     fields = [flatten(run.config) for run in runs]
     if len(runs) > 1:
-        body += _differences(runs, fields)
+        body += _render_differences(runs, fields)
     elif fields[0]:
         # the preset's values of changed fields, by dotted name
         preset = as_mapping(runs[0].run_json.get("changed"))
@@ -261,20 +261,20 @@ def configuration(runs: list[RunData]) -> str:
     return _section("Repeat it", body) if body else ""
 
 
-def command(line: str, button: str = "") -> str:
+def format_command(line: str, button: str = "") -> str:
     """Return a command line in a box, as HTML; lines break between words, not after the hyphens of a flag."""
     words = " ".join(f'<span class="token">{text(word)}</span>' for word in line.split(" "))
     return f'<div class="command"><pre>{words}</pre>{button}</div>'
 
 
-def _differences(runs: list[RunData], fields: list[dict[str, Any]]) -> str:
+def _render_differences(runs: list[RunData], fields: list[dict[str, Any]]) -> str:
     names = dict.fromkeys(name for config in fields for name in config)
     blocks = []
     for name in names:
         values = [format_field(config[name]) if name in config else "—" for config in fields]
         if len(set(values)) > 1:
             lines = "".join(
-                f'<div class="line"><span>{key(number)}{text(run.name)}</span><code>{text(value)}</code></div>'
+                f'<div class="line"><span>{make_dot(number)}{text(run.name)}</span><code>{text(value)}</code></div>'
                 for number, (run, value) in enumerate(zip(runs, values))
             )
             blocks.append(f'<div class="score"><h4>{text(name)}</h4>{lines}</div>')
@@ -296,14 +296,14 @@ def format_field(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
-def hue(number: int) -> str:
+def get_hue(number: int) -> str:
     """Return the CSS colour of a run or a setting by its index."""
     return f"var(--c{number % 8})"
 
 
-def key(number: int) -> str:
-    """Return a dot in the colour `hue(number)`, to put before a name."""
-    return f'<i class="key" style="--hue:{hue(number)}"></i>'
+def make_dot(number: int) -> str:
+    """Return a dot in the colour `get_hue(number)`, to put before a name."""
+    return f'<i class="key" style="--hue:{get_hue(number)}"></i>'
 
 
 def _details(summary: str, body: str, *, is_open: bool = False) -> str:

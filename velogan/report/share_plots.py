@@ -30,27 +30,27 @@ def group_by_cell(mixtures: Mapping[str, Mixture]) -> list[tuple[str, list[str]]
     """Group the names of a network's mixed operations by cell (`model.r1.cell.3`: r1); pair numbered ones by kind."""
     by_cell: dict[str, list[str]] = {}
     unnamed: dict[str, int] = {}
-    for place, mixture in mixtures.items():
-        label = place.removeprefix("model.").split(".")[0]
+    for module, mixture in mixtures.items():
+        label = module.removeprefix("model.").split(".")[0]
         if label.isdigit():
             letter = "e" if "max_pool" in mixture else "d" if "nearest" in mixture else "r"
             unnamed[letter] = unnamed.get(letter, 0) + 1
             label = f"{letter}{(unnamed[letter] + 1) // 2}"
-        by_cell.setdefault(label, []).append(place)
+        by_cell.setdefault(label, []).append(module)
     return list(by_cell.items())
 
 
 def plot_shares(history: Sequence[HistoryEntry], network: str) -> str:
     """Return a small plot for each mixed operation of a network, by cell: softmax weights over images seen."""
     blocks = []
-    for label, places in group_by_cell(history[-1]["shares"][network]):
-        figures = "".join(_figure(history, network, place, cell=label) for place in places)
+    for label, modules in group_by_cell(history[-1]["shares"][network]):
+        figures = "".join(_figure(history, network, module, cell=label) for module in modules)
         blocks.append(f'<div class="cell"><h4>{text(label)}</h4>{figures}</div>')
     return f'<div class="cells">{"".join(blocks)}</div>'
 
 
-def _figure(history: Sequence[HistoryEntry], network: str, place: str, *, cell: str) -> str:
-    last = history[-1]["shares"][network][place]
+def _figure(history: Sequence[HistoryEntry], network: str, module: str, *, cell: str) -> str:
+    last = history[-1]["shares"][network][module]
     best = max(last, key=lambda name: last[name])
     drawing = Drawing(_WIDTH, _HEIGHT)
     scale = _WIDTH / max(history[-1]["images"], 1)
@@ -58,7 +58,7 @@ def _figure(history: Sequence[HistoryEntry], network: str, place: str, *, cell: 
     sums = [[0.0] for _ in history]
     for row, entry in zip(sums, history):
         for name in names:
-            row.append(row[-1] + entry["shares"][network][place][name])
+            row.append(row[-1] + entry["shares"][network][module][name])
     # the highest area first: lower areas cover it
     for number, name in reversed([*enumerate(names, start=1)]):
         line = [(scale * entry["images"], _HEIGHT * (1 - row[number])) for row, entry in zip(sums, history)]

@@ -14,7 +14,7 @@ from velogan.files import pluralize, write_text
 from velogan.report.page import read_asset
 from velogan.report.pictures import to_data_uri
 from velogan.report.run_data import read_run_data
-from velogan.report.sections import command, text
+from velogan.report.sections import format_command, text
 from velogan.report.sweep_tables import (
     DIRECTIONS,
     allow_line_breaks,
@@ -39,7 +39,7 @@ def write_sweep_page(result: Mapping[str, Any], out: Path) -> Path:
     sections = {
         "Settings": settings_table(result),
         "Held-out images": build_image_strips(result["pictures"]),
-        "Repeat the winner": command(result["again"]) if result["best"] else "",
+        "Repeat the winner": format_command(result["again"]) if result["best"] else "",
         "Runs": runs_table(result),
     }
     page = Template(read_asset("sweep.html")).substitute(

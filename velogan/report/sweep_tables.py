@@ -23,14 +23,14 @@ def settings_table(result: Mapping[str, Any]) -> str:
     verdicts = result["verdicts"]
     if not verdicts:
         return ""
-    higher = result["better"] == "higher"
+    higher_is_better = result["better"] == "higher"
     heads = ("setting", "mean", "verdict", "behind the best", "range over seeds", "seeds", "on test images")
     columns: dict[str, list[str]] = {head: [] for head in heads}
     for number, (name, row) in enumerate(verdicts.items()):
         columns["setting"].append(allow_line_breaks(name))
         columns["mean"].append(format_score(row["mean"]))
         columns["verdict"].append(text(row["verdict"]))
-        columns["behind the best"].append(_format_difference(row, higher=higher) if number else "")
+        columns["behind the best"].append(_format_difference(row, higher_is_better=higher_is_better) if number else "")
         extremes = f"{format_score(row['low'])} to {format_score(row['high'])}"
         columns["range over seeds"].append(extremes if row["seeds"] > 1 else "")
         columns["seeds"].append(str(row["seeds"]))
@@ -39,9 +39,9 @@ def settings_table(result: Mapping[str, Any]) -> str:
     return f'<div class="card">{body}<p class="note">{_explain_table(result)}</p></div>'
 
 
-def _format_difference(row: Mapping[str, Any], *, higher: bool) -> str:
+def _format_difference(row: Mapping[str, Any], *, higher_is_better: bool) -> str:
     """Return how much worse a setting's mean is than the best mean, with the 95 % interval of the difference."""
-    sign = -1 if higher else 1
+    sign = -1 if higher_is_better else 1
     interval = sorted(sign * bound for bound in row["interval_95"] or ())
     between = f" <small>{format_score(interval[0], 3)} to {format_score(interval[1], 3)}</small>" if interval else ""
     return format_score(sign * row["difference"], 3) + between

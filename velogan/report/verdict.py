@@ -61,7 +61,7 @@ def summarize_scores(scores: Sequence[Score], names: Mapping[str, tuple[str, str
         if is_number(retrieved) and (better or not is_related):
             share = format_value({"name": "retrieval"}, retrieved)
             parts.append(f"more like their own input than like another in {share} of comparisons (chance 50 %)")
-        elif better:  # of a single picture
+        elif better:  # retrieval needs several images
             parts.append("whether they depend on their inputs was not measured")
         if is_number(retrieved) and not is_related:
             unrelated[title] = bool(better)
@@ -111,7 +111,7 @@ def _compare_with_baseline(scores: Sequence[Score]) -> tuple[list[Score], list[S
 
 
 def _differs_from_baseline(score: Score) -> bool:
-    """Return whether the unchanged input's score is known and, if the score has a 95 % interval, lies outside it."""
+    """Return whether the unchanged input's value is outside the 95 % interval, or there is none of several images."""
     if improvement(score) is None or score.get("name") in INPUT_METRICS:
         return False
     if half_interval(score) is None:  # one image has no interval, so it decides nothing
@@ -137,7 +137,7 @@ def _note(score: Score) -> str:
 
 
 def _first_metric(scores: Sequence[Score]) -> str:
-    """Return the most important metric as a sentence, for scores without the unchanged input."""
+    """Return a sentence with the most important metric, for scores without a verdict."""
     rank = {name: number for number, name in enumerate(BY_IMPORTANCE)}
     score = min(scores, key=lambda score: rank.get(str(score.get("name")), len(rank)))
     return f"{display_name(score)}{_note(score)}: {format_value(score, score['value'])}."

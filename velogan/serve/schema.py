@@ -27,7 +27,7 @@ class TranslateForm(BaseModel):
 
 
 class Preview(BaseModel):
-    """Both pictures for browsers, as data URLs."""
+    """The input and the translation, as data URLs for browsers."""
 
     before: str
     after: str

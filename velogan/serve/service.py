@@ -47,7 +47,7 @@ class Limits:
 
 
 class TranslationService:
-    """Translates pictures with `models`. Each runs once on creation, so that no request waits for kernels to compile.
+    """Translates pictures with `models`. Each model runs once on creation, so that no request waits for compilation.
 
     name: name of the run
     tile: tile size in pixels, see `velogan translate --tile`

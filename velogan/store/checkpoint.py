@@ -120,7 +120,7 @@ def load_state(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def has_only_weights(folder: Path) -> bool:
-    """Return whether a checkpoint has networks but no training state, because they were imported."""
+    """Return whether a checkpoint has networks but no training state, for example after an import."""
     return not (folder / "state.safetensors").exists()
 
 
@@ -171,9 +171,8 @@ def latest_valid_checkpoint(run: Path) -> tuple[Path | None, dict[Path, str]]:
 def find_checkpoint(run: Path, which: Literal["last", "best"] | None = "last") -> Path:
     """Return the newest checkpoint whose files match their checksums, or the best one.
 
-    `which`: None means the newest, or the best if the newest is marked as much worse (`mark_best`).
-    A logged warning names newer checkpoints that are damaged.
-    Raises ValueError if there is no checkpoint, and OSError if all of them, or the best one, are damaged.
+    `which`: None means the newest, or the best if the newest is marked as much worse (`mark_best`). Damaged newer ones
+    are logged. Raises ValueError if there is no such checkpoint, OSError if all of them, or the best one, are damaged.
     """
     if which not in ("last", "best", None):
         raise ValueError(f"checkpoint={which}: choose last or best")
@@ -214,12 +213,14 @@ def find_corruption(folder: Path) -> str:
     return ""
 
 
-def mark_best(run: Path, *, checkpoint: Path, name: str, score: float, on: str, instead_of: Path | None = None) -> None:
-    """Record `checkpoint` as the best by the score `name`; `on` describes the images that were scored.
+def mark_best(
+    run: Path, *, checkpoint: Path, name: str, score: float, scored_on: str, instead_of: Path | None = None
+) -> None:
+    """Record `checkpoint` as the best by the score `name`; `scored_on` describes the images that were scored.
 
     `instead_of`: a checkpoint that is much worse; while it is the newest, the best one is used by default.
     """
-    content = {"checkpoint": checkpoint.name, "name": name, "score": score, "on": on}
+    content = {"checkpoint": checkpoint.name, "name": name, "score": score, "on": scored_on}
     content |= {"instead_of": instead_of.name} if instead_of else {}
     write_text(run / "checkpoints" / "best.json", json.dumps(content))
 
@@ -227,8 +228,8 @@ def mark_best(run: Path, *, checkpoint: Path, name: str, score: float, on: str, 
 def default_checkpoint(run: Path) -> Literal["last", "best"]:
     """Return which checkpoint is used by default: the best if it is valid and the newest is marked as much worse."""
     best, newest = read_best(run), list_checkpoints(run)[-1:]
-    instead = best is not None and newest and best.get("instead_of") == newest[0].name
-    return "best" if best and instead and not find_corruption(run / "checkpoints" / best["checkpoint"]) else "last"
+    is_replaced = best is not None and newest and best.get("instead_of") == newest[0].name
+    return "best" if best and is_replaced and not find_corruption(run / "checkpoints" / best["checkpoint"]) else "last"
 
 
 def read_best(run: Path) -> dict[str, Any] | None:
@@ -306,11 +307,11 @@ def _shorten(error: Exception) -> str:
 
 
 def _encode(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bytes:
-    plain = {name: _plain(tensor) for name, tensor in tensors.items()}
-    return save(plain, {"velogan": json.dumps(header, sort_keys=True)})
+    on_host = {name: _to_host(tensor) for name, tensor in tensors.items()}
+    return save(on_host, {"velogan": json.dumps(header, sort_keys=True)})
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def _to_host(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous(memory_format=torch.contiguous_format)
 
 
@@ -318,7 +319,7 @@ def _encode_node(node: Any, tensors: dict[str, Tensor]) -> Any:
     """Convert `node` to JSON values: tensors are moved to `tensors`, by number; dicts become lists of pairs."""
     match node:
         case Tensor():
-            tensors[f"{len(tensors):05d}"] = _plain(node).clone()
+            tensors[f"{len(tensors):05d}"] = _to_host(node).clone()
             return {"tensor": f"{len(tensors) - 1:05d}"}
         case Mapping():
             return {"dict": [[key, _encode_node(value, tensors)] for key, value in node.items()]}

@@ -14,7 +14,7 @@ from pathlib import Path
 def lock_folder(folder: Path) -> Iterator[None]:
     """Create `folder` if needed and lock it for this process. The lock ends with the process, even if it is killed.
 
-    Raises ValueError, with its process ID, if another process holds the lock; OSError if the folder is not writable.
+    Raises ValueError, which names the process, if another one holds the lock; OSError if the folder is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

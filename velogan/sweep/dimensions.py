@@ -47,7 +47,7 @@ class Dimension(BaseModel):
         return not self.values
 
     def sample(self, rng: random.Random) -> Any:
-        """Return one of `values` at random, or a sample of the range."""
+        """Draw one of `values`, or a number from the range."""
         if self.values:
             return rng.choice(self.values)
         low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
@@ -55,7 +55,7 @@ class Dimension(BaseModel):
         return self.round(math.exp(number) if self.log else number)
 
     def round(self, number: Any) -> Any:
-        """Round a sample of the range to 4 significant digits, for short folder names; keep one of `values`."""
+        """Round a sampled number to 4 significant digits, for short folder names; leave one of `values` as it is."""
         if not self.is_range:
             return number
         number = min(max(float(f"{number:.4g}"), self.low), self.high)
@@ -113,7 +113,7 @@ def _takes_integers(field: str) -> bool:
     models: Iterable[Any] = [getattr(Config.model_fields.get(section), "annotation", Config)]
     models = METHODS.values() if section.startswith("method") else models
     fields = [model.model_fields[name] for model in models if name in model.model_fields]
-    types = [get_args(field.annotation) or (field.annotation,) for field in fields]
+    types = [get_args(info.annotation) or (info.annotation,) for info in fields]
     return bool(types) and all(int in options and float not in options for options in types)
 
 

@@ -107,7 +107,7 @@ class SweepPlan(BaseModel):
             return self.vary
         return (Dimension(field=PRESET, values=tuple(self.bases)), *self.vary)
 
-    def trial(self, settings: Mapping[str, Any], seed: int) -> Trial:
+    def build_trial(self, settings: Mapping[str, Any], seed: int) -> Trial:
         """Return the trial of `settings` and `seed`. Raises ValueError if its configuration is invalid."""
         base = self.bases[str(settings.get(PRESET, next(iter(self.bases))))]
         try:
@@ -133,12 +133,12 @@ class SweepPlan(BaseModel):
         if self.search == "optuna":
             endpoints = [dimension.values or (dimension.low, dimension.high) for dimension in self.dimensions]
             for values in itertools.islice(itertools.product(*endpoints), _MAX_TRIALS):
-                self.trial({dimension.field: value for dimension, value in zip(self.dimensions, values)}, 0)
+                self.build_trial({dimension.field: value for dimension, value in zip(self.dimensions, values)}, 0)
             return []
         settings = self._settings()
         if (count := len(settings) * self.seeds) > _MAX_TRIALS:
             raise ValueError(f"{count} trials are more than {_MAX_TRIALS}: vary less")
-        trials = [self.trial(setting, seed) for seed in range(self.seeds) for setting in settings]
+        trials = [self.build_trial(setting, seed) for seed in range(self.seeds) for setting in settings]
         names = [trial.name for trial in trials]
         if repeated := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"two trials are the same, {repeated}: give each value of --vary once")
@@ -189,8 +189,8 @@ class PlanFile(BaseModel):
     config: dict[str, dict[str, Any]] = {}
     vary: dict[str, Any] = {}
 
-    def base(self, preset: str) -> Config:
-        """Return a preset's configuration with the plan's fields for all presets, but not those for this one alone."""
+    def build_base(self, preset: str) -> Config:
+        """Return a preset's configuration with the fields that the plan sets for all presets, not for one preset."""
         check_preset(preset)
         base = RECIPES[preset]().with_size(self.size) if self.size else RECIPES[preset]()
         data: dict[str, Any] = {"path": (self.data,) if isinstance(self.data, str) else self.data}
@@ -211,7 +211,7 @@ def read_plan(path: Path, **overrides: Any) -> SweepPlan:
         fields = file.presets if isinstance(file.presets, dict) else {preset: {} for preset in file.presets}
         for field in itertools.chain.from_iterable(fields.values()):
             check_field(field)
-        bases = {preset: apply_settings(file.base(preset), changes) for preset, changes in fields.items()}
+        bases = {preset: apply_settings(file.build_base(preset), changes) for preset, changes in fields.items()}
         vary = [make_dimension(field, value) for field, value in file.vary.items()]
         return SweepPlan.model_validate({"bases": bases, "vary": vary, **(file.model_extra or {})})
     except FileNotFoundError:

@@ -22,12 +22,12 @@ GRACE_PERCENT = 10
 REDUCTION_FACTOR = 3
 """At each comparison `asha` continues the best one of this many trials."""
 
-MAX_LOSSES = 3
+MAX_RESTARTS = 3
 """Maximum number of restarts of a trial after the loss of its machine."""
 
 
 def require_tune(address: str | None = None) -> None:
-    """Raise ValueError, with the install command, if Ray Tune or optuna is not installed."""
+    """Raise ValueError unless Ray Tune and optuna are installed; enable Ray's token for a cluster at `address`."""
     if address and address.startswith("ray://") and (Path.home() / ".ray" / "auth_token").is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it on import, and by itself only on the cluster
     require_ray("sweep", "optuna", "ray.tune", feature="velogan sweep")
@@ -50,9 +50,9 @@ def divide_resources(*, parallel: int | None, trials: int, device: str) -> dict[
 
 
 def run_trials(
-    plan: SweepPlan, out: Path, trials: Sequence[Trial], parallel: int | None, command: str, *, step: Callable[[], None]
+    plan: SweepPlan, out: Path, trials: Sequence[Trial], parallel: int | None, command: str, *, poll: Callable[[], None]
 ) -> None:
-    """Run `trials`, or with `optuna` the settings that it chooses; call `step` every two seconds.
+    """Run `trials`, or with `optuna` the settings that it chooses; call `poll` every two seconds.
 
     Tune runs in a worker, since with an address ray:// this process is not in the cluster. Raises OSError if it fails.
     """
@@ -61,11 +61,11 @@ def run_trials(
 
     count = len(trials) or (plan.trials or 0) * plan.seeds
     device = next(iter(plan.bases.values())).engine.device
-    share = divide_resources(parallel=parallel, trials=count, device=device)
-    job = _Job(plan, out.resolve(), tuple(trials), share, parallel, command, Path.cwd())
+    resources = divide_resources(parallel=parallel, trials=count, device=device)
+    job = _Job(plan, out.resolve(), tuple(trials), resources, parallel, command, Path.cwd())
     task = ray.remote(num_cpus=0)(_tune).remote(job)
     while not ray.wait([task], timeout=2.0)[0]:
-        step()
+        poll()
     try:
         ray.get(task)
     except RayError as error:
@@ -87,19 +87,19 @@ def _tune(job: _Job) -> None:
         space, search = {}, {"search_alg": _optuna_search(plan), "num_samples": (plan.trials or 0) * plan.seeds}
     with tempfile.TemporaryDirectory(prefix="velogan-tune-", ignore_cleanup_errors=True) as folder:
         tuner = tune.Tuner(
-            tune.with_resources(partial(_run, job=job), job.share),
+            tune.with_resources(partial(_run, job=job), job.resources),
             tune_config=tune.TuneConfig(
                 metric="score",
                 mode="min",
                 scheduler=asha if plan.stop_early else None,
                 max_concurrent_trials=job.parallel,
-                reuse_actors=False,  # a training that was stopped ends with its process
+                reuse_actors=False,  # training that is stopped early only ends with its process
                 **search,
             ),
             run_config=tune.RunConfig(
                 storage_path=folder,
                 verbose=0,
-                failure_config=tune.FailureConfig(max_failures=MAX_LOSSES),
+                failure_config=tune.FailureConfig(max_failures=MAX_RESTARTS),
             ),
             **space,
         )
@@ -109,7 +109,7 @@ def _tune(job: _Job) -> None:
 
 def _save_final_status(job: _Job, result: Any) -> None:
     """Save the status of a trial that did not end by itself: `asha` stopped it, or its worker was lost."""
-    trial = job.trial(result.config)
+    trial = job.build_trial(result.config)
     name, facts = trial.name, {"settings": dict(trial.settings), "seed": trial.seed, "budget": job.plan.budget}
     facts |= read_status(job.out, name)  # empty if the worker was lost at once
     status, _ = facts.pop("status", ""), facts.pop("reason", "")
@@ -129,17 +129,17 @@ class _Job:
     plan: SweepPlan
     out: Path
     trials: tuple[Trial, ...]
-    share: dict[str, float]
+    resources: dict[str, float]
     parallel: int | None
     command: str
     directory: Path
 
-    def trial(self, config: Mapping[str, Any]) -> Trial:
+    def build_trial(self, config: Mapping[str, Any]) -> Trial:
         """Return the trial for a configuration that Tune has chosen."""
         if "index" in config:
             return self.trials[config["index"]]
         settings = {dimension.field: dimension.round(config[dimension.field]) for dimension in self.plan.dimensions}
-        return self.plan.trial(settings, config.get("__trial_index__", 0))
+        return self.plan.build_trial(settings, config.get("__trial_index__", 0))
 
 
 def _run(config: Mapping[str, Any], *, job: _Job) -> None:
@@ -147,7 +147,7 @@ def _run(config: Mapping[str, Any], *, job: _Job) -> None:
     from ray import tune
 
     os.chdir(job.directory)  # paths may be relative, and workers of an existing Ray start in another folder
-    trial, best = job.trial(config), math.inf
+    trial, best = job.build_trial(config), math.inf
     sign = -1 if higher_is_better(job.plan.metric) else 1  # for Tune lower is better
 
     def report(percent: int, score: float) -> None:
@@ -156,7 +156,7 @@ def _run(config: Mapping[str, Any], *, job: _Job) -> None:
         tune.report({"percent": percent, "score": best})
 
     origin = {"preset": trial.settings.get("preset", next(iter(job.plan.bases))), "command": job.command}
-    state = run_trial(job.out, trial, job.plan, threads=int(job.share["cpu"]), origin=origin, report=report)
+    state = run_trial(job.out, trial, job.plan, threads=int(job.resources["cpu"]), origin=origin, report=report)
     if state.status != "done" or math.isinf(best):  # Tune would restart a trial that raises; asha ignores 0 %
         tune.report({"percent": 0, "score": math.inf})
 

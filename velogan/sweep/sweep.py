@@ -29,7 +29,7 @@ from velogan.store.lock import lock_folder
 from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.scheduling import require_tune, run_trials
-from velogan.sweep.trial import TrialState, read_resampled_scores, read_state, read_status, run_folder, status_file
+from velogan.sweep.trial import TrialState, read_resampled_scores, read_status, read_trial, run_folder, status_file
 from velogan.sweep.verdict import compare_settings
 from velogan.training.run_folder import open_run
 
@@ -79,12 +79,12 @@ def sweep(
         started_at = time.time()
         remaining = [trial for trial, state in read_rows(plan, out, trials) if state.status not in _ENDED]
         for trial in remaining:
-            status_file(out, trial.name).unlink(missing_ok=True)  # so that its last attempt is not shown as the new one
+            status_file(out, trial.name).unlink(missing_ok=True)  # else its last attempt would be shown as the new one
         try:
             if remaining or plan.search == "optuna":
                 with ray_session(address):
                     run_trials(
-                        plan, out, remaining, parallel, command, step=lambda: log.show(read_rows(plan, out, trials))
+                        plan, out, remaining, parallel, command, poll=lambda: log.show(read_rows(plan, out, trials))
                     )
         finally:
             log.show(read_rows(plan, out, trials))
@@ -99,7 +99,7 @@ def sweep(
 
 
 def check_plan(plan: SweepPlan, out: Path | None) -> list[Trial]:
-    """Return the plan's known trials. Raises ValueError if the metric does not fit the images or `out` holds others."""
+    """Return the known trials. Raises ValueError if the metric does not fit the images or `out` holds other trials."""
     trials = plan.known_trials()
     if plan.search == "optuna" and out and (out / "trials").exists():
         raise ValueError(f"{out} holds trials, and --search optuna does not resume: choose a new --out")
@@ -120,7 +120,7 @@ def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], lo
         name: [read_resampled_scores(Path(trial["run"]), plan.metric) for trial in group]
         for name, group in groups.items()
     }
-    result["verdicts"] = compare_settings(scores, resampled, higher=higher_is_better(plan.metric))
+    result["verdicts"] = compare_settings(scores, resampled, higher_is_better=higher_is_better(plan.metric))
     winner = str(run_folder(out, str(result["best"])))
     result["again"] = shlex.join(["velogan", "train", "--config", winner, "--out", "runs/winner"])
     result["unchanged_input"] = unchanged_input_score(plan.metric, result["trials"])
@@ -184,7 +184,7 @@ def _check_folder(run: Path, trial: Trial, out: Path, metric: str) -> None:
 def _check_metric(plan: SweepPlan, trials: Sequence[Trial]) -> None:
     """Raise ValueError if the metric cannot be computed on a trial's images. Missing images are no error here."""
     trials = trials or [
-        plan.trial({dimension.field: dimension.sample(random.Random(0)) for dimension in plan.dimensions}, 0)
+        plan.build_trial({dimension.field: dimension.sample(random.Random(0)) for dimension in plan.dimensions}, 0)
     ]
     configs = {str((trial.config.data, trial.config.method)): trial.config for trial in trials}
     for config in configs.values():
@@ -199,12 +199,12 @@ def read_rows(plan: SweepPlan, out: Path, trials: Sequence[Trial]) -> Rows:
     """Return the plan's `trials`, or those that optuna has started so far, with their states."""
     if plan.search == "optuna":
         saved = [read_status(out, path.stem) for path in sorted((out / "status").glob("*.json"))]
-        trials = [plan.trial(status["settings"], status["seed"]) for status in saved if "settings" in status]
-    return [(trial, read_state(out, trial.name, plan)) for trial in trials]
+        trials = [plan.build_trial(status["settings"], status["seed"]) for status in saved if "settings" in status]
+    return [(trial, read_trial(out, trial.name, plan)) for trial in trials]
 
 
 def summarize(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
-    """Return `trials` as JSON values, and `best`: the name of the best trial of the setting with the best mean."""
+    """Return `trials` as JSON values and `best`, the name of the best setting's best trial; None without scores."""
     trials = [
         {
             "name": trial.name,

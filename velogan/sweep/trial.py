@@ -2,7 +2,7 @@
 
 DIR/trials/NAME         an ordinary run folder
 DIR/status/NAME.json    how the last attempt ended, and why
-DIR/status/NAME.log     the output of the run
+DIR/status/NAME.log     the stderr stream of the run
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Report = Callable[[int, float], None]
 
 @dataclass(frozen=True)
 class TrialState:
-    """Progress of a trial: `images`, training `seconds` and best `score` (None before the first).
+    """Status and progress of a trial: `images`, training `seconds` and best `score` (None before the first).
 
     `reason` says why it failed or was stopped.
     """
@@ -82,7 +82,7 @@ def read_status(out: Path, name: str) -> dict[str, Any]:
         return {}
 
 
-def read_state(out: Path, name: str, plan: SweepPlan) -> TrialState:
+def read_trial(out: Path, name: str, plan: SweepPlan) -> TrialState:
     """Return a trial's state: `waiting` if not yet started with this budget, or if it is done but has no log."""
     rows, saved = read_stats(run_folder(out, name)), read_status(out, name)
     is_current = saved.get("budget") == plan.budget and (rows or saved["status"] != "done")
@@ -125,7 +125,6 @@ def run_trial(
     """Train or resume a trial and call `report` for each new percentage with a score; save and return its state.
 
     If `report` raises, training continues in its thread until this process ends, which Tune takes care of.
-
     threads: number of CPU threads, unless the configuration sets engine.threads
     """
     run, reported = run_folder(out, trial.name), set[int]()
@@ -149,7 +148,7 @@ def run_trial(
         report_new()
     report_new()
     write_status(out, trial.name, "failed" if reasons[-1] else "done", reasons[-1], **facts)
-    return read_state(out, trial.name, plan)
+    return read_trial(out, trial.name, plan)
 
 
 def percent_done(budget: str, *, images: int, seconds: float) -> int:
@@ -160,7 +159,7 @@ def percent_done(budget: str, *, images: int, seconds: float) -> int:
 
 
 def _train(config: Config, run: Path, log: Path, metric: str, origin: Mapping[str, Any]) -> str:
-    """Train in the folder `run`, scored by the `metric` at each checkpoint; return the reason of a failure or ""."""
+    """Train in the folder `run`, scored by the `metric` at each checkpoint; return the reason for a failure or ""."""
     with open(log, "a", encoding="utf-8") as stream, redirect_stderr(stream), Display() as display:
         try:
             _wait_for_lock(run)

@@ -24,19 +24,19 @@ def compare_settings(
     scores: Mapping[str, Sequence[float]],
     resampled: Mapping[str, Resampled] | None = None,
     *,
-    higher: bool = False,
+    higher_is_better: bool = False,
     seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
     """Compare each setting with the best one; return rows by setting, the best first.
 
     Keys: `mean`, `low` and `high` over `seeds` runs; `difference` of the mean from the best mean; `interval_95` of the
-    difference, and what was resampled for it (`over`); `verdict`. Lower scores are better, unless `higher`.
+    difference, and what was resampled for it (`over`); `verdict`. Lower scores are better, unless `higher_is_better`.
 
     The interval is from a bootstrap of 10,000 resamples: the seeds of both settings are resampled, and also the images
     if the resampled scores of all runs are known. The deviations between seeds are scaled by the square root of
     n / (n - 1), because resamples of few values vary too little.
     """
-    sign = -1 if higher else 1
+    sign = -1 if higher_is_better else 1
     order = sorted((name for name in scores if scores[name]), key=lambda name: sign * fmean(scores[name]))
     result: dict[str, dict[str, Any]] = {}
     for name in order:
@@ -51,10 +51,10 @@ def compare_settings(
         else:
             random = np.random.default_rng(seed)
             images = _deviations([*(resampled or {}).get(name, [None]), *(resampled or {}).get(order[0], [None])])
-            if images is not None:  # the same resampled images for both settings
+            if images is not None:  # both settings get the same resampled images
                 images = images[:, random.integers(0, images.shape[1], RESAMPLES)]
-            of_own, of_best = (None, None) if images is None else np.split(images, [len(own)])
-            differences = _means(own, of_own, random) - _means(best, of_best, random)
+            own_images, best_images = (None, None) if images is None else np.split(images, [len(own)])
+            differences = _means(own, own_images, random) - _means(best, best_images, random)
             low, high = np.quantile(differences, (0.025, 0.975)).tolist()
             row |= {"interval_95": [low, high], "over": SEEDS if images is None else BOTH}
             row["verdict"] = WITHIN if low <= 0 <= high else DIFFERS

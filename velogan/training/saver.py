@@ -48,7 +48,7 @@ class CheckpointSaver:
         superseded = None
         if chosen != checkpoint and final_checkpoint_is_worse(read_stats(self._folder)):
             superseded = checkpoint
-        mark_best(self._folder, checkpoint=chosen, name=name, score=best["score"], on=on, instead_of=superseded)
+        mark_best(self._folder, checkpoint=chosen, name=name, score=best["score"], scored_on=on, instead_of=superseded)
 
     def _headers(self, images: int) -> dict[str, dict[str, Any]]:
         config, sources = self._context.config, self._context.data.sources
