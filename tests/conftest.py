@@ -53,7 +53,7 @@ def _shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _no_measurement() -> Iterator[None]:
     """Equal runs choose equal kernels, however busy the machine is when each begins."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_settings, "training_speedup", lambda _layer, _gemm: 2.0)
+        patch.setattr(engine_settings, "measure_training_speedup", lambda _layer, _gemm: 2.0)
         yield
 
 

@@ -26,7 +26,7 @@ import velogan.api
 import velogan.data.sets.check  # noqa: F401 (what commands import when they are at work)
 from velogan.cli import main as velogan_command
 from velogan.cli.commands import COMMANDS
-from velogan.kernels.precision import bf16_speedup
+from velogan.kernels.precision import measure_bf16_speedup
 
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
 
@@ -90,7 +90,7 @@ def wait(pid: int, *, peak: bool = False, poll: bool = False) -> object:
 
 def main() -> None:
     torch.set_num_threads(1)
-    bf16_speedup()  # measured once, for all that are forked
+    measure_bf16_speedup()  # measured once, for all that are forked
     for command in COMMANDS.values():
         command.load()
     answers = os.fdopen(os.dup(1), "w")

@@ -37,7 +37,7 @@ def test_rejects_zero_and_lengths_in_percent():
     [("100 images", 2.5), ("2 epochs", 2.5), ("10 %", 4.5), ("1 minutes", 185 / 60), ("250 images", 1)],
 )
 def test_counts_how_often_a_span_has_passed(text: str, passed: float):
-    assert parse_span(text).passed(images=250, seconds=185.0, progress=0.45, images_per_epoch=50) == passed
+    assert parse_span(text).count(images=250, seconds=185.0, progress=0.45, images_per_epoch=50) == passed
 
 
 def test_a_length_in_epochs_has_their_schedule():

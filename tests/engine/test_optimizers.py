@@ -209,7 +209,7 @@ def _rates(images: Sequence[int], config: OptimizerConfig, **settings: Any) -> d
     rates: dict[str, list[float]] = {role: [] for role in ROLES}
     for count in images:
         progress = {"images": count, "seconds": 0, "progress": count / 1000, "images_per_epoch": 10}
-        schedule.apply(1, lambda span: span.passed(**progress))  # noqa: B023
+        schedule.apply(1, lambda span: span.count(**progress))  # noqa: B023
         for group in _groups(optimizers):
             rates[group["name"]].append(group["lr"])
     return rates

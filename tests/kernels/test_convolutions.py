@@ -16,7 +16,7 @@ from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
 from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
 from velogan.kernels.few_channel import few_channel_conv2d, is_few_channel_conv
 from velogan.kernels.fp32_gemm import load_fp32_gemm
-from velogan.kernels.fused import training_speedup
+from velogan.kernels.fused import measure_training_speedup
 from velogan.kernels.native import load_kernels
 from velogan.kernels.precision import measure_speedup
 from velogan.kernels.winograd import WinogradTrainingConv, fits_winograd
@@ -59,9 +59,9 @@ def test_float32_uses_the_library(gemm: Bf16Gemm) -> None:
 def test_the_speedup_is_a_ratio_and_keeps_the_number_of_threads(gemm: Bf16Gemm) -> None:
     torch.set_num_threads(2)
     for layer in (nn.Conv2d(64, 64, 3), nn.Conv2d(64, 128, 4, stride=2, padding=1)):
-        assert 0.05 < training_speedup(layer, gemm) < 50
+        assert 0.05 < measure_training_speedup(layer, gemm) < 50
     assert torch.get_num_threads() == 2
-    assert training_speedup(nn.Conv2d(48, 48, 4), gemm) == 0
+    assert measure_training_speedup(nn.Conv2d(48, 48, 4), gemm) == 0
     assert measure_speedup(lambda: torch.ones(10_000).sum(), lambda: torch.ones(1_000_000).sum()) < 1
 
 

@@ -79,8 +79,8 @@ def test_results_do_not_depend_on_threads_or_neighbours(gemm: Fp32Gemm) -> None:
 
     def computed(x: Tensor, g: Tensor) -> list[Tensor]:
         images = [
-            gemm.winograd_convolve(x, weight, conv.bias, out=96),
-            gemm.winograd_convolve(g, mirrored, out=64, pad=2),
+            gemm.winograd_convolve(x, weight, conv.bias, c_out=96),
+            gemm.winograd_convolve(g, mirrored, c_out=64, pad=2),
         ]
         other = gemm.weight_gradient(x, g, kernel=3, stride=1, padding=0)
         return [*images, gemm.winograd_gradient(x, g), other]

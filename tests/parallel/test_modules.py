@@ -1,4 +1,4 @@
-"""The modules of a method on nodes of their own: what equals one process, what a lost node costs, what is refused."""
+"""The phases of a method in worker processes: what equals one process, what a lost worker costs, what is refused."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints, load_state, load_weights
 from velogan.training import run
-from velogan.training.nodes.node import Node, TrainReport, TrainRequest
-from velogan.training.nodes.remote_step import ExecuteRequests
-from velogan.training.nodes.run import distributed_modules, start_actors, train_on_nodes
+from velogan.training.phase_workers.remote_step import ExecuteRequests
+from velogan.training.phase_workers.run import distributed_phases, start_actors, train_on_workers
+from velogan.training.phase_workers.worker import PhaseWorker, TrainReport, TrainRequest
 from velogan.training.session import Result
 
 Started = Callable[..., Any]
 
 
 @contextmanager
-def in_turn(nodes: Mapping[str, Any], **_: Any) -> Iterator[ExecuteRequests]:
-    """All nodes in this process, one after the other."""
-    local = {name: Node(*arguments) for name, arguments in nodes.items()}
+def in_turn(workers: Mapping[str, Any], **_: Any) -> Iterator[ExecuteRequests]:
+    """All workers in this process, one after the other."""
+    local = {name: PhaseWorker(*arguments) for name, arguments in workers.items()}
     yield lambda requests: {name: local[name].execute(request) for name, request in requests.items()}
 
 
 @contextmanager
-def losing(nodes: Mapping[str, Any], *, name: str, at: int, **_: Any) -> Iterator[ExecuteRequests]:
-    """As `in_turn`; the process of the node `name` is replaced by a new one before the first request beyond `at`."""
-    local = {role: Node(*arguments) for role, arguments in nodes.items()}
+def losing(workers: Mapping[str, Any], *, name: str, at: int, **_: Any) -> Iterator[ExecuteRequests]:
+    """As `in_turn`; the process of the worker `name` is replaced by a new one before the first request beyond `at`."""
+    local = {role: PhaseWorker(*arguments) for role, arguments in workers.items()}
     lost: list[int] = []
 
     def execute(requests: Mapping[str, TrainRequest]) -> dict[str, TrainReport]:
         if name in requests and requests[name].target_images > at and not lost:
             lost.append(requests[name].target_images)
-            local[name] = Node(*nodes[name])
+            local[name] = PhaseWorker(*workers[name])
         return {role: local[role].execute(request) for role, request in requests.items()}
 
     yield execute
@@ -53,11 +53,11 @@ def losing(nodes: Mapping[str, Any], *, name: str, at: int, **_: Any) -> Iterato
 
 
 @contextmanager
-def killing(nodes: Mapping[str, Any], *, name: str, at: int, **options: Any) -> Iterator[ExecuteRequests]:
-    """Nodes under Ray; the process of the node `name` is killed before the first request beyond `at`."""
+def killing(workers: Mapping[str, Any], *, name: str, at: int, **options: Any) -> Iterator[ExecuteRequests]:
+    """Workers under Ray; the process of the worker `name` is killed before the first request beyond `at`."""
     import ray
 
-    with start_actors(nodes, address=None, **options) as execute:
+    with start_actors(workers, address=None, **options) as execute:
         killed: list[str] = []
 
         def kill_first(requests: Mapping[str, TrainRequest]) -> Mapping[str, TrainReport]:
@@ -87,7 +87,7 @@ def tiny(tiny_config: Callable[..., Config]) -> Callable[..., Config]:
 
 def trained(config: Config, folder: Path, start: Started = in_turn, messages: list[str] | None = None) -> Result:
     print_line = (messages if messages is not None else []).append
-    context = partial(train_on_nodes, modules=distributed_modules(config), start=start, print_line=print_line)
+    context = partial(train_on_workers, phases=distributed_phases(config), start=start, print_line=print_line)
     with Display(quiet=True) as display:
         options: Any = {} if config.train.exchange_every is None else {"training_context": context}
         return run.train(config, folder, display=display, origin={}, **options)
@@ -102,7 +102,7 @@ def tensors(name: str, node: Any) -> dict[str, Tensor]:
 
 
 def assert_same(first: Path, second: Path) -> None:
-    """Two runs have the same networks, averages, optimizers and pools; means of losses depend on when nodes report."""
+    """Two runs have the same networks, averages, optimizers and pools; means of losses depend on the reports."""
     values: list[dict[str, Tensor]] = []
     for end in (list_checkpoints(folder)[-1] for folder in (first, second)):
         nets = {file.name: load_weights(file)[1] for file in end.glob("[A-Z]*.safetensors")}
@@ -119,7 +119,7 @@ def assert_same(first: Path, second: Path) -> None:
         {"kind": "cyclegan", "gan": "hinge", "augment": ("shift",), "augment_probability": 0.7},
     ],
 )
-def test_with_an_exchange_after_every_step_nodes_compute_what_one_process_does(method, tiny, tmp_path: Path):
+def test_with_an_exchange_after_every_step_workers_compute_what_one_process_does(method, tiny, tmp_path: Path):
     """Bit for bit: all losses of such a method are functions of the weights from before the step."""
     configs = [tiny(method, every=every, images=2 * EMA.EVERY) for every in (None, "2 images")]
     first, second = (trained(config, tmp_path / str(config.train.exchange_every)) for config in configs)
@@ -138,9 +138,9 @@ def test_between_exchanges_only_copies_are_old(tiny, tmp_path: Path):
     optimizers = tuple(load_state(list_checkpoints(tmp_path / name)[-1])[0]["optimizers"] for name in ("one", "apart"))
     assert optimizers[0].keys() == optimizers[1].keys() == {"autoencoder", "translator", "discriminator"}
     for name in optimizers[0]:
-        plain, on_nodes = (tensors("", states[name]["state"]) for states in optimizers)
-        assert plain.keys() == on_nodes.keys()
-        assert all(plain[key].equal(on_nodes[key]) for key in plain) == (name == "autoencoder"), name
+        plain, on_workers = (tensors("", states[name]["state"]) for states in optimizers)
+        assert plain.keys() == on_workers.keys()
+        assert all(plain[key].equal(on_workers[key]) for key in plain) == (name == "autoencoder"), name
 
 
 def test_a_run_resumed_from_an_exchange_equals_an_unbroken_one(tiny, tmp_path: Path):
@@ -158,23 +158,23 @@ def test_reports_a_non_finite_value_with_its_place(tiny, tmp_path: Path):
 
 
 @pytest.mark.parametrize("at", [7, 6, 0], ids=["between exchanges", "at an exchange", "at the start"])
-def test_a_lost_node_restarts_with_the_same_result(at: int, tiny, tmp_path: Path):
+def test_a_lost_worker_restarts_with_the_same_result(at: int, tiny, tmp_path: Path):
     config, messages = tiny(every="6 images"), list[str]()
     trained(config, tmp_path / "lost", partial(losing, name="translator", at=at), messages)
-    assert any("node of translator was lost" in line for line in messages) == (at > 0), messages
+    assert any("worker of translator was lost" in line for line in messages) == (at > 0), messages
     trained(config, tmp_path / "whole")
     assert_same(tmp_path / "lost", tmp_path / "whole")
 
 
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:::ray")
-def test_a_killed_process_of_ray_is_a_lost_node(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_killed_process_of_ray_is_a_lost_worker(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("ray", reason="Ray is not installed: the extra scale")
     root = str(Path(__file__).resolve().parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])))
     config, messages = tiny(every="6 images"), list[str]()
     lost = trained(config, tmp_path / "lost", partial(killing, name="translator", at=7), messages)
-    assert any("node of translator was lost" in line for line in messages), messages
+    assert any("worker of translator was lost" in line for line in messages), messages
     assert lost.finished
     trained(config, tmp_path / "whole")
     assert_same(tmp_path / "lost", tmp_path / "whole")

@@ -10,7 +10,7 @@ import pytest
 
 from velogan.cli import main
 from velogan.data.pictures.images import decode
-from velogan.scale.translate import LoadTranslator, PartitionedInput, translate_at_scale, translate_part
+from velogan.scale.translate import LoadTranslator, PartitionedWork, translate_at_scale, translate_part
 from velogan.translate.jobs import find_picture_names
 from velogan.translate.options import TranslateOptions
 from velogan.translate.summary import Summary
@@ -24,7 +24,7 @@ def translate(folder: Path, *, format: str | None = None) -> Summary:
         find_picture_names(folder / "in", folder / "out", suffix=format and f".{format}"),
     )
     translator = in_memory(Negative())
-    source, done = PartitionedInput(folder / "in", folder / "out", names, part_size=2), Summary()
+    source, done = PartitionedWork(folder / "in", folder / "out", names, part_size=2), Summary()
     for part in source.parts():
         done = done.merge(translate_part(translator, source, part, options=options))
     return done
@@ -45,7 +45,7 @@ def put(path: Path, data: bytes) -> Path:
 
 
 def test_divides_names_into_parts() -> None:
-    source = PartitionedInput(Path("in"), Path("out"), ["a", "b", "c", "d", "e"], part_size=2)
+    source = PartitionedWork(Path("in"), Path("out"), ["a", "b", "c", "d", "e"], part_size=2)
     assert [list(part) for part in source.parts()] == [["a", "b"], ["c", "d"], ["e"]]
 
 

@@ -18,7 +18,7 @@ from benchmarks.simulate.cluster import (
 from benchmarks.simulate.load import Load, PhaseLoad
 from benchmarks.simulate.parse import parse_bandwidth, parse_devices, parse_latency
 from velogan.config import Config
-from velogan.measure.probe import StepCost
+from velogan.measure.probe import ImageCost
 
 LINK = Link(bandwidth=1e6, latency=0.001)
 CLUSTER = Cluster(LINK, LINK)
@@ -88,9 +88,9 @@ def test_rejects_invalid_arguments(parse: Any, texts: list[str], message: str):
 def test_measures_a_step_on_the_cores_of_one_device(monkeypatch: pytest.MonkeyPatch):
     measured: list[tuple[Config, Sequence[int]]] = []
 
-    def probe(config: Config, cores: Sequence[int]) -> StepCost:
+    def probe(config: Config, cores: Sequence[int]) -> ImageCost:
         measured.append((config, cores))
-        return StepCost(seconds=0.5, memory_mb=1.0, gpu_memory_mb=1.0)
+        return ImageCost(seconds=0.5, memory_mb=1.0, gpu_memory_mb=1.0)
 
     monkeypatch.setattr("benchmarks.simulate.__main__.probe", probe)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})

@@ -68,7 +68,7 @@ def test_a_dry_run_looks_at_the_pictures(tmp_path: Path, capsys: pytest.CaptureF
     _write(tmp_path / "four", count=40, channels=4, side=36)
     (tmp_path / "four" / "0.npy").write_bytes(b"no picture")
     timed: list[Config] = []
-    monkeypatch.setattr(probe, "probe", lambda config, cores: timed.append(config) or probe.StepCost(1, 1, 0))
+    monkeypatch.setattr(probe, "probe", lambda config, cores: timed.append(config) or probe.ImageCost(1, 1, 0))
     words = ["train", "cyclegan", "--data", str(tmp_path / "grey"), str(tmp_path / "four"), "--image-size", "32"]
     words += ["--generator.blocks", "1", "--generator.output", "auto", "--dry-run"]
     assert main([*words, "--json"]) == 0

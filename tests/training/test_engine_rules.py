@@ -18,11 +18,13 @@ KERNELS: Any = object()
 
 
 def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kernels: Any = KERNELS, **settings: Any):
-    gemm_speedup = settings.pop("gemm_speedup", lambda precision: 0.0)
-    requested: dict[str, Any] = {"seconds": None, "one_size": True}
+    measure_gemm_speedup = settings.pop("gemm_speedup", lambda precision: 0.0)
+    requested: dict[str, Any] = {"seconds": None, "has_one_size": True}
     run = RunProperties(norms={norm}, **{**requested, "optimizers": {"adam"}, "dropout": False, **settings})
     config = config or EngineConfig(device="cpu", precision="fp32")
-    chosen, decisions = resolve_auto(config, run, load_kernels=lambda device: kernels, gemm_speedup=gemm_speedup)
+    chosen, decisions = resolve_auto(
+        config, run, load_kernels=lambda device: kernels, measure_gemm_speedup=measure_gemm_speedup
+    )
     return chosen, {decision.field: decision for decision in decisions}
 
 
@@ -48,7 +50,7 @@ def test_reference_is_the_slow_path():
 
 @pytest.mark.parametrize(("gain", "choice"), [(0.9, "fp32"), (1.1, "fp32"), (1.3, "bf16"), (3.0, "bf16")])
 def test_bf16_is_taken_where_it_measured_faster(gain: float, choice: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(precision, "bf16_speedup", lambda: gain)
+    monkeypatch.setattr(precision, "measure_bf16_speedup", lambda: gain)
     chosen, decisions = _resolve(EngineConfig(device="cpu"))
     assert chosen.precision == choice
     assert f"{gain:.1f}x" in decisions["precision"].reason
@@ -106,7 +108,7 @@ def test_a_gpu_without_bf16_computes_in_fp16(
 
 
 UNCAPTURED: list[dict[str, Any]] = [
-    {"one_size": False},
+    {"has_one_size": False},
     {"optimizers": {"adam", "rmsprop"}},
     {"processes": 2},
 ]
@@ -157,7 +159,7 @@ def test_winograd_is_taken_where_it_measured_faster_in_that_precision(gain: floa
 
 def test_resolved_settings_stay_when_resolved_again(monkeypatch: pytest.MonkeyPatch):
     chosen, _ = _resolve(EngineConfig(device="cpu"))
-    monkeypatch.setattr(precision, "bf16_speedup", lambda: pytest.fail("measured again"))
+    monkeypatch.setattr(precision, "measure_bf16_speedup", lambda: pytest.fail("measured again"))
     again, decisions = _resolve(chosen, kernels=None)
     assert again == chosen
     assert {decision.reason for decision in decisions.values()} == {"requested"}

@@ -82,7 +82,7 @@ def run_training(command: RunCommand, config: Config, argv: list[str], *, addres
     if config.train.exchange_every is None:
         from velogan.training.run import train
     else:
-        from velogan.training.nodes.run import train as train_with_ray
+        from velogan.training.phase_workers.run import train as train_with_ray
 
         train = partial(train_with_ray, address=address)
     preset = str(command.config) if command.config else command.preset

@@ -1,4 +1,4 @@
-"""Capture of a training step as a CUDA graph: recorded once, then replayed over the same memory.
+"""Capture of a training step as a CUDA graph, which is recorded once, then replayed on the same memory.
 
 The host then launches one graph per step instead of some thousands of kernels.
 """
@@ -34,7 +34,7 @@ class CudaRecorder:
         self._stream = torch.cuda.Stream(device)
 
     def __call__(self, function: Callable[[], Losses]) -> tuple[Losses, Callable[[], None]]:
-        """Run `function` `WARM_UPS` times on a side stream, then capture it there."""
+        """Run `function` `WARM_UPS` times on a side stream, capture it there; return its losses and the replay."""
         with torch.cuda.device(self.device):
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
@@ -52,7 +52,7 @@ class CapturedStep:
     """Replays `step`, recorded by `recorder` once for each combination of post-step hooks.
 
     Batches, on the device or the host, are copied into the tensors that the recordings read. Each step overwrites the
-    losses that the previous one returned.
+    losses that the previous step returned.
 
     To record, the step is run several times; then all tensors that a step changes (weights, buffers, moments, the
     objective's `state`, the hooks' tensors) and the random state are restored in place. So every training step is a
@@ -90,7 +90,7 @@ class CapturedStep:
         return losses
 
     def check(self) -> None:
-        """See `Step.check`."""
+        """Raise NonFiniteError if a value of a step was not finite: see `Step.check`."""
         self.step.check()
 
     def _copy_inputs(self, split: str, batch: Batch) -> None:

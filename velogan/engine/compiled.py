@@ -13,7 +13,7 @@ from torch import nn
 from velogan.files import create_private_folder
 
 MAX_COMPILATIONS = 128
-"""Value for torch's recompile_limit. A network is compiled for each input shape and dtype, with and without gradients.
+"""Value of torch's recompile_limit. A network is compiled for each input shape and dtype, with and without gradients.
 
 The limit applies to all networks of a process together, since they share the code of `nn.Module.__call__`. Torch's
 default is 8; after that it warns and does not compile.
@@ -21,7 +21,7 @@ default is 8; after that it warns and does not compile.
 
 
 def compile_network(net: nn.Module, *, cache: Path) -> nn.Module:
-    """Return `net` compiled for each input shape, over the same weights.
+    """Return a module that compiles `net` for each input shape, and shares its weights.
 
     Compiled code is cached for later processes in the folder `cache`, or in TORCHINDUCTOR_CACHE_DIR if that is set.
     Raises ValueError if other users may write to `cache`: see `files.create_private_folder`.

@@ -47,8 +47,8 @@ class TrainConfig(BaseModel):
     )
     exchange_every: Duration | None = Field(
         default=None,
-        description="Train the networks of each phase on their own Ray node, and exchange copies of them between nodes "
-        "at this interval: '1 epoch', '50 images'. --modules sets it. None: one process trains all.",
+        description="Train the networks of each phase in a Ray process of its own, and exchange copies of them between "
+        "the processes at this interval: '1 epoch', '50 images'. --modules sets it. None: one process trains all.",
     )
     start: str | None = Field(
         default=None,

@@ -8,7 +8,7 @@ from velogan.engine.config import EngineConfig
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device `name`; `auto`: an accelerator if there is one. Raises ValueError if it is not available."""
+    """Return the device `name`; `auto`: an accelerator, if any, else the CPU. Raises ValueError if not available."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -23,7 +23,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def select_device(config: EngineConfig) -> torch.device:
-    """Return the device of `config`; make a GPU with an index the current one, on which Triton launches its kernels.
+    """Return the device of `config`; if it is `cuda:N`, make it the current device, which Triton launches on.
 
     Raises ValueError if the device is not available or does not support the configured mode.
     """

@@ -35,7 +35,7 @@ _COLLECTIVE_TIMEOUT = timedelta(days=30)
 
 
 class DistributedContext:
-    """Handle on the process group: this process is `rank` of `world_size`. Without arguments, a single process.
+    """Handle on the process group: this process is `rank` of `world_size`; by default the only one.
 
     `local_rank` and `local_world_size` count the processes of this host. All ranks must call the methods that
     communicate, in the same order; they raise ConnectionError if a peer is lost.
@@ -187,7 +187,7 @@ def _flat_gradient(weight: nn.Parameter) -> Tensor:
 
 @contextmanager
 def init_distributed(device: str, *, process_timeout: float) -> Iterator[DistributedContext]:
-    """Join the process group of torchrun's processes within the context; without torchrun, yield a single process.
+    """Join the process group of torchrun's processes within the context; without torchrun the context is local.
 
     `device`: value of engine.device; on CUDA each process uses the GPU whose index is its local rank.
     """

@@ -24,7 +24,7 @@ class Span:
     def __str__(self) -> str:
         return f"{np.format_float_positional(self.amount, trim='-')} {self.unit}"  # never 1e+06
 
-    def passed(self, *, images: int, seconds: float, progress: float, images_per_epoch: int) -> float:
+    def count(self, *, images: int, seconds: float, progress: float, images_per_epoch: int) -> float:
         """Return how many times the span has passed, fractions included, after `images` seen and `seconds` of the run.
 
         progress: completed share of the run, in [0, 1]
@@ -51,7 +51,7 @@ class Length:
 
     @property
     def schedule_epochs(self) -> int:
-        """Epochs of the learning-rate schedule: the run's if its length is in epochs; else 200, as in the paper."""
+        """The number of epochs of the learning-rate schedule: the run's, or 200 if its length is not in epochs."""
         return max(1, math.ceil(self.span.amount)) if self.span.unit == "epochs" else 200
 
     @property
@@ -86,7 +86,7 @@ class Length:
 
 
 def parse_length(text: str, *, images_per_epoch: int) -> Length:
-    """Parse the length of a run. Raises ValueError if it is a percentage."""
+    """Parse the length of a run. Raises ValueError if it is not a duration, or a percentage."""
     span = parse_span(text)
     if span.unit == "percent":
         raise ValueError(f"train.length={text}: a percentage is not a length; give epochs, images or minutes")
@@ -94,11 +94,11 @@ def parse_length(text: str, *, images_per_epoch: int) -> Length:
 
 
 def parse_span(text: str) -> Span:
-    """Parse `500 images`, `2 epochs`, `5 %`, `10 minutes` or `500i`, `2e`, `5%`, `10m`; else raise ValueError."""
+    """Parse a duration such as `500 images`, `2 epochs`, `5 %`, `10 minutes` or `10m`. Raises ValueError for others."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(%|[a-zA-Z]+)\s*", text)
-    word = match.group(2).lower() if match else ""
-    unit = _UNITS.get(word[:1])
-    if not match or unit is None or not (word == "%" or unit.startswith(word) or word == "min"):
+    suffix = match.group(2).lower() if match else ""
+    unit = _UNITS.get(suffix[:1])
+    if not match or unit is None or not (suffix == "%" or unit.startswith(suffix) or suffix == "min"):
         raise ValueError(f"'{text}' is not a duration: write '500 images', '2 epochs', '5 %' or '10 minutes'")
     if not 0 < float(match.group(1)) < 1e15:
         raise ValueError(f"'{text[:40]}' must be more than 0 and less than 10^15")
@@ -106,4 +106,4 @@ def parse_span(text: str) -> Span:
 
 
 Duration = Annotated[str, AfterValidator(lambda text: str(parse_span(text)))]
-"""A configuration field that holds a duration as text, normalised as in `200 epochs`."""
+"""Type of configuration fields that hold a duration as text, which is normalised: `2e` becomes `2 epochs`."""

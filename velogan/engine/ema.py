@@ -23,15 +23,15 @@ class EMA:
     def __init__(self, nets: Mapping[str, nn.Module], *, half_life: int, rampup: float):
         self.nets = {role: copy.deepcopy(net).eval().requires_grad_(False) for role, net in nets.items()}
         self.half_life, self.rampup = half_life, rampup
-        self._updated = 0
+        self._updated_at = 0
         self._sources = list(weights_and_buffers(nets))
         self._update_weight = torch.zeros((), device=self._sources[0].device)
 
     def set_decay(self, images: int) -> None:
         """Set the decay of the update in the next step; `images`: number seen after that step."""
         half_life = max(1.0, min(self.half_life, self.rampup * images))
-        self._update_weight.fill_(1 - 0.5 ** ((images - self._updated) / half_life))
-        self._updated = images
+        self._update_weight.fill_(1 - 0.5 ** ((images - self._updated_at) / half_life))
+        self._updated_at = images
 
     @torch.no_grad()
     def on_step_end(self, losses: Mapping[str, Tensor]) -> None:
@@ -43,14 +43,14 @@ class EMA:
                 average.copy_(source)
 
     def state_tensors(self) -> Iterator[Tensor]:
-        """Return the averages."""
+        """Return the averaged weights and the copied buffers."""
         return weights_and_buffers(self.nets)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"updated": self._updated}
+        return {"updated": self._updated_at}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._updated = state["updated"]
+        self._updated_at = state["updated"]
 
 
 def weights_and_buffers(nets: Mapping[str, nn.Module]) -> Iterator[Tensor]:

@@ -72,7 +72,7 @@ class Heartbeat:
         return self._call_with_timeout(lambda: self._messages.add("velogan/reported", 1)) in (1, None)
 
     def unresponsive_ranks(self) -> str:
-        """Describe the ranks that send no heartbeat, or the lost store; empty if all ranks send heartbeats."""
+        """Return a description of ranks that send no heartbeat, or of the lost store; empty if all send heartbeats."""
         before = self._call_with_timeout(self._read_counters)
         time.sleep(SILENCE_S)
         after = self._call_with_timeout(self._read_counters)

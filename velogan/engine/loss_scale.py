@@ -33,7 +33,7 @@ class LossScale:
 
     @torch.no_grad()
     def check_overflow(self, flags: Tensor) -> Tensor:
-        """Set `skip`; return `flags` (`finite_flags` after `unscale`), with the last one true after an overflow."""
+        """Set `skip`; return `flags`, from `finite_flags` after `unscale`; an overflow sets the last one to true."""
         overflow = flags[:-1].all() & ~flags[-1] & (self.factor > 1)
         self.skip.copy_(overflow)
         self._overflow.copy_(torch.maximum(self._overflow, self.skip))
@@ -41,7 +41,7 @@ class LossScale:
 
     @torch.no_grad()
     def adapt(self) -> None:
-        """At the end of a step, halve the factor after an overflow, or double it after `PATIENCE` steps without one."""
+        """Halve the factor after a step with overflow, or double it after `PATIENCE` steps without one."""
         overflow, clean_steps = self._overflow > 0, self._clean_steps + 1
         grows = ~overflow & (clean_steps >= self.PATIENCE)
         self.factor.mul_(torch.where(overflow, 0.5, torch.where(grows, 2.0, 1.0))).clamp_(1, self.MAX)

@@ -34,8 +34,8 @@ class NonFiniteError(EndOfRun):
 def finite_flags(terms: Iterable[Tensor], parameters: Iterable[nn.Parameter]) -> Tensor:
     """Return one flag for each scalar in `terms`, and a last one for the gradients of `parameters`: true if finite.
 
-    The flags are bools on the terms' device, which the host does not wait for. Gradients are checked by their norms,
-    the cheapest pass over them; they count as infinite if their squares overflow, as Adam's second moment would, too.
+    The flags are bools on the terms' device; the host does not wait for it. Gradients are checked by their norms, the
+    cheapest pass over them; they count as infinite if their squares overflow, because Adam's second moment would, too.
     """
     values = [term.detach().float() for term in terms]
     norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])

@@ -111,7 +111,7 @@ _CLASSES: dict[Kind, Callable[..., torch.optim.Optimizer]] = {
     "rmsprop": torch.optim.RMSprop,
 }
 FUSED: tuple[Kind, ...] = ("adam", "adamw", "sgd")
-"""Kinds with fused kernels in PyTorch, one for all weights of a network, which a CUDA graph can capture."""
+"""Kinds with fused kernels in PyTorch, which update all weights of a group at once; a CUDA graph can capture them."""
 
 
 def build_optimizers(
@@ -125,12 +125,12 @@ def build_optimizers(
     check_rules(config, trained_roles(phases))
     optimizers: dict[str, torch.optim.Optimizer] = {}
     for phase in phases:
-        kinds: dict[Kind, list[dict[str, Any]]] = {}
+        groups_by_kind: dict[Kind, list[dict[str, Any]]] = {}
         for role in phase.trains:
             kind, settings = config.parameter_group(role)
-            kinds.setdefault(kind, []).append({"params": list(nets[role].parameters()), **settings})
-        for kind, groups in kinds.items():
-            name = phase.name if len(kinds) == 1 else f"{phase.name}/{kind}"
+            groups_by_kind.setdefault(kind, []).append({"params": list(nets[role].parameters()), **settings})
+        for kind, groups in groups_by_kind.items():
+            name = phase.name if len(groups_by_kind) == 1 else f"{phase.name}/{kind}"
             optimizers[name] = _build_optimizer(kind, groups, fused=fused and kind in FUSED)
     return optimizers
 
@@ -173,7 +173,7 @@ def _build_optimizer(kind: Kind, groups: list[dict[str, Any]], *, fused: bool) -
 
 
 def _clip_gradients(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Clip gradients, network by network, without waiting for the device."""
+    """Clip the gradients of each network by their norm, without waiting for the device."""
     for group in optimizer.param_groups:
         if group["clip_norm"]:  # Pascanu et al. 2013, algorithm 1
             nn.utils.clip_grad_norm_(group["params"], group["clip_norm"])
@@ -220,7 +220,7 @@ def make_capturable(optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the state of an optimizer, in the form that it has without capture."""
+    """Return an optimizer's `state_dict` as it would be without capture: learning rates are floats."""
     state = optimizer.state_dict()
     groups = [{**group, "lr": float(group["lr"]), "capturable": False} for group in state["param_groups"]]
     return {"state": state["state"], "param_groups": groups}

@@ -1,4 +1,4 @@
-"""A Ray session, existing or temporary, without Ray's own output."""
+"""A connection to an existing or temporary Ray cluster, without Ray's own output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MIN_STORE_BYTES = 100 * 2**20
 """Minimum size of Ray's object store."""
 
 MAX_TEMP_DIR = 18
-"""Maximum length of the temporary folder's path, else /tmp is used: macOS limits the paths of sockets to 103 bytes."""
+"""If the temporary folder's path is longer, /tmp is used: macOS limits the paths of sockets to 103 bytes."""
 
 
 def require_ray(extra: str, *modules: str, feature: str) -> None:
@@ -92,7 +92,7 @@ def _start_or_connect(address: str | None, folder: str, memory: int) -> None:
 
 @contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM, which Slurm and PBS send before SIGKILL, act as Ctrl-C; Ray would print a traceback."""
+    """Make SIGTERM, which Slurm and PBS send before SIGKILL, act like Ctrl-C; Ray would print a traceback."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -40,7 +40,7 @@ SpanCounter = Callable[[Span], float]
 """Returns how many times a span has passed since the start of the run, fractions included."""
 
 DECAY_EPOCHS = 50
-"""Default of `every` in epochs of the schedule; for step, as in the reference implementation."""
+"""Default of `every`, in epochs of the schedule; for step it is the reference implementation's."""
 
 
 class Schedule:
@@ -55,11 +55,11 @@ class Schedule:
         groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
         self._configs = {group["name"]: config.model_copy(update=group["schedule"]) for group in groups}
 
-    def factor(self, network: str, epoch: int, passed: SpanCounter) -> float:
-        """Return the factor by which the initial rate of `network` is multiplied in `epoch`, counted from 1."""
+    def factor(self, network: str, epoch: int, count: SpanCounter) -> float:
+        """Return the factor of the initial learning rate of `network` in `epoch`, counted from 1."""
         config, completed = self._configs[network], epoch - 1
-        warmup = min(passed(parse_span(config.warmup)), 1.0) if config.warmup else 1.0  # Goyal et al. 2017, section 2.2
-        decays = passed(parse_span(config.every)) if config.every else completed / DECAY_EPOCHS
+        warmup = min(count(parse_span(config.warmup)), 1.0) if config.warmup else 1.0  # Goyal et al. 2017, section 2.2
+        decays = count(parse_span(config.every)) if config.every else completed / DECAY_EPOCHS
         match config.kind:
             case "linear":  # with n constant and n' decaying epochs: 1 - max(0, epoch - n) / (n' + 1)
                 constant = round(self.epochs * config.hold)
@@ -73,11 +73,11 @@ class Schedule:
             case "constant":
                 return warmup
 
-    def apply(self, epoch: int, passed: SpanCounter) -> None:
+    def apply(self, epoch: int, count: SpanCounter) -> None:
         """Set the learning rates of all parameter groups in `epoch` of the schedule, counted from 1."""
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
-                rate = group["initial_lr"] * self.factor(group["name"], epoch, passed)
+                rate = group["initial_lr"] * self.factor(group["name"], epoch, count)
                 if isinstance(group["lr"], Tensor):
                     group["lr"].fill_(rate)
                 else:

@@ -64,9 +64,9 @@ class StepOptions:
 
 
 class Step:
-    """Runs `phases` on batches by split.
+    """Runs the `phases` of a training step on the batches of their splits.
 
-    `nets` hold the weights. The losses call `forward_nets`: the same networks, or faster equivalents over the same
+    `nets` hold the weights. The losses call `forward_nets`: the same networks, or faster equivalents that share their
     weights. `prepare[split]` turns the loader's data into the batch for the losses (crop, flip, normalise), on the
     device; batches of splits without it are used as they are. With several ranks, whose batches should have one size,
     gradients and loss terms are means over all ranks.

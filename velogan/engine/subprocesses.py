@@ -1,4 +1,4 @@
-"""Functions that run in a subprocess: the request is JSON on its standard input, the result its last line of output."""
+"""Functions in a subprocess: it reads the request as JSON from standard input, and prints the result as last line."""
 
 from __future__ import annotations
 

@@ -33,14 +33,14 @@ Batches = dict[str, Batch]
 """The batches of a step, by split."""
 
 REPEATED_SIGNAL_S = 1.0
-"""Seconds after a first signal in which others count as the same request: users and schedulers send several."""
+"""Seconds after a first signal in which further ones are ignored: users and schedulers send several at once."""
 
 MAX_RESERVED_SHARE = 0.5
-"""Largest share of a run in minutes that is reserved for the hooks at its end."""
+"""Maximum share of a run's length in minutes that is reserved for the hooks at its end."""
 
 
 class Loader(Protocol):
-    """Loads batches, which the step may preprocess, from a position in images seen. `len`: images per epoch."""
+    """Loads batches, from a position in images seen; the step may preprocess them. `len`: images per epoch."""
 
     def __len__(self) -> int: ...
     def batches(self, position: int) -> Generator[Batch, None, None]: ...
@@ -70,14 +70,14 @@ class Hook:
 class Trainer:
     """Trains to the end of `length`, or until `stop_requested` is set or a hook sets `converged`.
 
-    All randomness of a step comes from (`seed`, images seen), so a run that is stopped and resumed computes what an
-    unbroken one computes. If a value is not finite, the run ends with a NonFiniteError before any hook is called.
+    All randomness of a step comes from (`seed`, images seen), so a run that is stopped and resumed computes the same
+    as an unbroken one. If a value is not finite, the run ends with a NonFiniteError before any hook is called.
 
     A length in minutes is a deadline: training ends early enough for the last hooks, if these take no longer than the
     longest earlier ones. If hooks take more than a third of the run, it may end later.
 
     loaders: by split; the length of the first one is an epoch
-    objective: its `state` is saved with the run; its `num_uniforms` per image are added to the batch on the host
+    objective: its `state` is saved; `num_uniforms` random numbers per image are added to the batch on the host
     schedule: configuration of the learning-rate schedules
     images_per_step: number of images of each domain in a step, on all ranks together
     """
@@ -135,20 +135,20 @@ class Trainer:
 
     def _run_steps(self, iterators: Mapping[str, Iterator[Batch]], hooks: Sequence[Hook]) -> None:
         self._sync_clock_and_stop()
-        counts = {hook: self._intervals_passed(hook) for hook in hooks}
-        ended = self._must_stop or (self.images > 0 and self.is_at_end)
-        while not ended:
-            self.schedule.apply(self.length.schedule_epoch(self.images, self._seconds), self._passed)
+        counts = {hook: self._count_intervals(hook) for hook in hooks}
+        is_ended = self._must_stop or (self.images > 0 and self.is_at_end)
+        while not is_ended:
+            self.schedule.apply(self.length.schedule_epoch(self.images, self._seconds), self._count_spans)
             self.progress = self.length.progress(self.images, self._seconds)
             self._train_step({split: next(batches) for split, batches in iterators.items()})
             self._sync_clock_and_stop()
-            ended = self._must_stop or self.is_at_end
-            due = [hook for hook in hooks if ended or self._intervals_passed(hook) > counts[hook]]
-            if due or ended:
+            is_ended = self._must_stop or self.is_at_end
+            due = [hook for hook in hooks if is_ended or self._count_intervals(hook) > counts[hook]]
+            if due or is_ended:
                 self._call_hooks(due)
-                counts |= {hook: self._intervals_passed(hook) for hook in due}
-            if self.converged and not ended:
-                ended = True
+                counts |= {hook: self._count_intervals(hook) for hook in due}
+            if self.converged and not is_ended:
+                is_ended = True
                 self._call_hooks([hook for hook in hooks if hook not in due])
 
     @property
@@ -166,17 +166,17 @@ class Trainer:
             seconds=self.clock.seconds, stop_requested=self.stop_requested
         )
 
-    def _passed(self, span: Span) -> float:
+    def _count_spans(self, span: Span) -> float:
         seconds, length = self._seconds, self.length
-        return span.passed(
+        return span.count(
             images=self.images,
             seconds=seconds,
             progress=length.progress(self.images, seconds),
             images_per_epoch=length.images_per_epoch,
         )
 
-    def _intervals_passed(self, hook: Hook) -> int:
-        return math.floor(self._passed(hook.every))
+    def _count_intervals(self, hook: Hook) -> int:
+        return math.floor(self._count_spans(hook.every))
 
     def _call_hooks(self, hooks: Sequence[Hook]) -> None:
         """Call `hooks` after `Step.check`, since a checkpoint must not hold weights that are not finite."""
@@ -203,8 +203,8 @@ class Trainer:
         self.images = images
 
     def _prepare_batches(self, batches: Batches) -> Batches:
-        """Seed the step; return its batches with uniform random numbers, and swapped halves after `swap_halves_at`."""
-        if self.progress >= self._swap_halves_at and HALVES[0] in batches:  # with nodes, batches here are empty
+        """Seed the step; return its batches with uniform random numbers; after `swap_halves_at`, swap `HALVES`."""
+        if self.progress >= self._swap_halves_at and HALVES[0] in batches:  # with phase workers, batches are empty here
             first, second = HALVES
             batches = {first: batches[second], second: batches[first]}
         torch.manual_seed(step_seed(self.seed, self.images))
@@ -215,7 +215,7 @@ class Trainer:
         return batches
 
     def _draw(self, split: str, images: int) -> Tensor:
-        """Return uniform numbers for this rank's `images`: the same as a single process would draw for them."""
+        """Return `(num_uniforms, images)` uniform numbers in [0, 1) for this rank, as one process would draw them."""
         uniform = torch.rand(self.num_uniforms[split], images * self.distributed.world_size)
         uniform = uniform.narrow(1, self.distributed.rank * images, images).contiguous()
         # from other memory the copy to the device would wait for earlier steps
@@ -229,7 +229,7 @@ class Trainer:
         return state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all state but networks and averages. All ranks must call it, as rank 0 collects their objectives."""
+        """Return all state but networks and averages. All ranks must call it: rank 0 gathers their objectives."""
         objective, *others = self.distributed.gather_to_main(copy_to_cpu(self.state.state_dict())) or [{}]
         return {
             "images": self.images,

@@ -21,7 +21,7 @@ BLOCK = 64
 
 
 def load_bf16_gemm(cache: Path) -> Bf16Gemm | None:
-    """Load the native code, compiled into `cache` if needed; None if that fails or this CPU has no bfloat16."""
+    """Load the native code, compiled into `cache` if needed; None if that fails or this CPU has no AVX-512 bfloat16."""
     library = load_library("winograd", cache=cache)
     return Bf16Gemm(library) if library is not None and hasattr(library, "winograd_convolve") else None
 
@@ -34,7 +34,7 @@ def computes_in_bf16(x: Tensor) -> bool:
 
 
 class Bf16Gemm:
-    """The compiled library's bfloat16 convolutions and their gradients."""
+    """Bfloat16 convolutions of the compiled library, and their gradients."""
 
     dtype = torch.bfloat16
     block = BLOCK
@@ -63,15 +63,15 @@ class Bf16Gemm:
         K is 3, 5 or 7. The transform is G g G^T (Lavin & Gray 2016, equation 8), in the memory layout that
         `winograd_convolve` reads.
         """
-        out, channels, kernel, _ = weight.shape
+        c_out, c_in, kernel, _ = weight.shape
         weight = weight.detach().float().permute(0, 2, 3, 1).contiguous()
         products = (1 + 3 * (kernel // 2)) ** 2
         weights, mirrored = (
             torch.empty(products, -(columns // -BLOCK), -(rows // -2), BLOCK, 2, dtype=torch.bfloat16)
-            for columns, rows in ((out, channels), (channels, out))
+            for columns, rows in ((c_out, c_in), (c_in, c_out))
         )
         pointers = (weight.data_ptr(), weights.data_ptr(), mirrored.data_ptr())
-        self._winograd_weights(*pointers, out, channels, kernel, torch.get_num_threads())
+        self._winograd_weights(*pointers, c_out, c_in, kernel, torch.get_num_threads())
         return weights, mirrored
 
     def winograd_convolve(
@@ -80,25 +80,25 @@ class Bf16Gemm:
         weight: Tensor,
         bias: Tensor | None = None,
         *,
-        out: int,
+        c_out: int,
         kernel: int,
         dilation: int = 1,
         pad: int = 0,
     ) -> Tensor:
-        """Return the convolution of `x`, `(N, out, H + 2 pad - reach, W + 2 pad - reach)`.
+        """Return the convolution of `x`, `(N, c_out, H + 2 pad - reach, W + 2 pad - reach)`.
 
         x: `(N, C, H, W)`
         weight: a result of `winograd_weights`
-        bias: `(out,)` float32
-        out: number of output channels
+        bias: `(c_out,)` float32
+        c_out: number of output channels
         kernel: side of the kernel: 3, 5 or 7; `reach` is `(kernel - 1) * dilation`
         dilation: distance between the pixels that the kernel reads
         pad: number of zeros on each side of `x`, a multiple of `dilation`
         """
         (n, c, h, w), margin = x.shape, 2 * pad - (kernel - 1) * dilation
-        result = empty_channels_last(n, out, h + margin, w + margin, dtype=torch.bfloat16)
+        result = empty_channels_last(n, c_out, h + margin, w + margin, dtype=torch.bfloat16)
         pointers = (x.data_ptr(), weight.data_ptr(), data_pointer(bias), result.data_ptr())
-        self._winograd_convolve(*pointers, n, h, w, c, out, kernel, dilation, pad, torch.get_num_threads())
+        self._winograd_convolve(*pointers, n, h, w, c, c_out, kernel, dilation, pad, torch.get_num_threads())
         return result
 
     def winograd_gradient(self, x: Tensor, g: Tensor, *, kernel: int, dilation: int = 1) -> Tensor:
@@ -114,22 +114,22 @@ class Bf16Gemm:
 
     def weight_gradient(self, x: Tensor, g: Tensor, *, kernel: int, stride: int, padding: int) -> Tensor:
         """Return the float32 gradient of `(O, C, kernel, kernel)` weights from input `x` and output gradient `g`."""
-        (n, c, h, w), (_, out, rows, columns) = x.shape, g.shape
-        result = empty_channels_last(out, c, kernel, kernel, dtype=torch.float32)
-        pointers, sizes = (x.data_ptr(), g.data_ptr(), result.data_ptr()), (n, h, w, c, rows, columns, out)
+        (n, c, h, w), (_, c_out, rows, columns) = x.shape, g.shape
+        result = empty_channels_last(c_out, c, kernel, kernel, dtype=torch.float32)
+        pointers, sizes = (x.data_ptr(), g.data_ptr(), result.data_ptr()), (n, h, w, c, rows, columns, c_out)
         self._weight_gradient(*pointers, *sizes, kernel, stride, padding, torch.get_num_threads())
         return result
 
     def few_channel_convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, pad: int = 0) -> Tensor:
-        """Return `F.conv2d(x, weight, bias, padding=pad)` for a square kernel, 1 to 4 outputs, float32 `bias`."""
-        (n, features, h, w), (out, _, kernel, _) = x.shape, weight.shape
-        columns = -(kernel * kernel * out // -BLOCK) * BLOCK
+        """Return `F.conv2d(x, weight, bias, padding=pad)`: square kernel, 1 to 4 output channels, float32 `bias`."""
+        (n, features, h, w), (c_out, _, kernel, _) = x.shape, weight.shape
+        columns = -(kernel * kernel * c_out // -BLOCK) * BLOCK
         flat = weight.float().permute(1, 2, 3, 0).reshape(features, -1)
         blocks = F.pad(flat, (0, columns - flat.shape[1])).view(features // 2, 2, columns // BLOCK, BLOCK)
         blocks = blocks.permute(2, 0, 3, 1).contiguous().bfloat16()
-        result = empty_channels_last(n, out, h + 2 * pad - kernel + 1, w + 2 * pad - kernel + 1, dtype=torch.bfloat16)
+        result = empty_channels_last(n, c_out, h + 2 * pad - kernel + 1, w + 2 * pad - kernel + 1, dtype=torch.bfloat16)
         pointers = (x.data_ptr(), blocks.data_ptr(), data_pointer(bias), result.data_ptr())
-        self._few_channel_convolve(*pointers, n, h, w, features, out, kernel, pad, columns, torch.get_num_threads())
+        self._few_channel_convolve(*pointers, n, h, w, features, c_out, kernel, pad, columns, torch.get_num_threads())
         return result
 
     def few_channel_gradient(self, features: Tensor, image: Tensor, *, kernel: int, pad: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Compute convolutions whose weight gradient is native, since PyTorch's takes up to twice as long."""
+"""Compute convolutions with a native weight gradient, since PyTorch's takes up to twice as long."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def is_few_channel_conv(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
 
 
 def few_channel_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, gemm: Bf16Gemm | None = None) -> Tensor:
-    """Return `F.conv2d(x, weight, bias)`, also under autocast; `gemm`: used if possible. No second derivatives."""
+    """Return `F.conv2d(x, weight, bias)`, also under autocast, by `gemm` if possible. No second derivatives."""
     dtype = torch.bfloat16 if computes_in_bf16(x) else x.dtype
     image_channels, features = sorted(weight.shape[:2])
     if dtype != torch.bfloat16 or image_channels > MAX_NATIVE_IMAGE_CHANNELS or features % BLOCK:
@@ -86,7 +86,7 @@ def _outputs_image(weight: Tensor) -> bool:
 
 
 def _convolve_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, pad: int = 0) -> Tensor:
-    """Return `F.conv2d(x, weight, bias, padding=pad)` as the sum of a convolution for each row of the kernel.
+    """Return `F.conv2d(x, weight, bias, padding=pad)`, the sum of one convolution for each row of the kernel.
 
     From many features to few channels this takes half the time of PyTorch's convolution.
     """
@@ -101,7 +101,7 @@ def _convolve_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, pad
 
 
 def _torch_gradient(features: Tensor, image: Tensor, *, kernel: int, pad: int) -> Tensor:
-    """Return the gradient of `Bf16Gemm.few_channel_gradient`, computed by PyTorch in the dtype of `features`."""
+    """Compute the same as `Bf16Gemm.few_channel_gradient` by PyTorch, in the dtype of `features`."""
     weight = features.new_empty(features.shape[1], image.shape[1], kernel, kernel)
     only_weight, padding = [False, True, False], [pad, pad]
     _, gradient, _ = torch.ops.aten.convolution_backward(

@@ -1,7 +1,7 @@
 """Bind native float32 convolutions and their gradients, by matrix products, for any CPU.
 
-They replace `Bf16Gemm` on CPUs on which bfloat16 is slow: 3x3 convolutions by Winograd's algorithm F(4x4, 3x3),
-with a quarter of the multiplications, and weight gradients, for which PyTorch is slow on channels-last images. Sums
+They replace `Bf16Gemm` on CPUs on which bfloat16 is slow: 3x3 convolutions use Winograd's algorithm F(4x4, 3x3), with
+a quarter of the multiplications; weight gradients of others are faster than PyTorch's on channels-last images. Sums
 do not depend on the number of threads. Images are `(N, C, H, W)` float32, dense and channels-last.
 """
 
@@ -24,7 +24,7 @@ def load_fp32_gemm(cache: Path) -> Fp32Gemm | None:
 
 
 class Fp32Gemm:
-    """The compiled library's float32 convolutions and their gradients."""
+    """Float32 convolutions of the compiled library, and their gradients."""
 
     dtype = torch.float32
     block = 32
@@ -49,7 +49,7 @@ class Fp32Gemm:
         return (kernel, dilation) == (3, 1)
 
     def winograd_weights(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `(O, C, 3, 3)` weights for `winograd_convolve`, and the mirrored ones for the gradient of the input.
+        """Return the `(O, C, 3, 3)` weights themselves, and mirrored ones for the gradient of the input.
 
         `winograd_convolve` transforms them in each call, since transformed weights are four times as large.
         """
@@ -62,35 +62,35 @@ class Fp32Gemm:
         weight: Tensor,
         bias: Tensor | None = None,
         *,
-        out: int,
+        c_out: int,
         kernel: int = 3,
         dilation: int = 1,
         pad: int = 0,
     ) -> Tensor:
-        """Return `F.conv2d(x, weight, bias, padding=pad)` with `out` channels; `weight` is from `winograd_weights`."""
+        """Return `F.conv2d(x, weight, bias, padding=pad)` with `c_out` channels; `weight`: of `winograd_weights`."""
         assert self.supports_winograd(kernel, dilation)
         (n, c, h, w), (o, i, *taps) = x.shape, weight.stride()
         threads = torch.get_num_threads()
-        transformed = torch.empty(self._size(c, out))
-        self._winograd_weights(weight.data_ptr(), transformed.data_ptr(), c, out, i, o, *taps, threads)
-        result = empty_channels_last(n, out, h + 2 * pad - 2, w + 2 * pad - 2, dtype=torch.float32)
+        transformed = torch.empty(self._size(c, c_out))
+        self._winograd_weights(weight.data_ptr(), transformed.data_ptr(), c, c_out, i, o, *taps, threads)
+        result = empty_channels_last(n, c_out, h + 2 * pad - 2, w + 2 * pad - 2, dtype=torch.float32)
         pointers = (x.data_ptr(), transformed.data_ptr(), result.data_ptr())
-        self._winograd_convolve(*pointers, n, h, w, c, out, pad, threads)
+        self._winograd_convolve(*pointers, n, h, w, c, c_out, pad, threads)
         return result if bias is None else result.add_(bias[:, None, None])
 
     def winograd_gradient(self, x: Tensor, g: Tensor, *, kernel: int = 3, dilation: int = 1) -> Tensor:
         """Return the gradient of `(O, C, 3, 3)` weights; `x`: input, `g`: output gradient, `(N, O, H - 2, W - 2)`."""
         assert self.supports_winograd(kernel, dilation)
-        (n, c, h, w), out = x.shape, g.shape[1]
-        result = empty_channels_last(out, c, 3, 3, dtype=torch.float32)
+        (n, c, h, w), c_out = x.shape, g.shape[1]
+        result = empty_channels_last(c_out, c, 3, 3, dtype=torch.float32)
         pointers = (x.data_ptr(), g.data_ptr(), result.data_ptr())
-        self._winograd_gradient(*pointers, n, h, w, c, out, torch.get_num_threads())
+        self._winograd_gradient(*pointers, n, h, w, c, c_out, torch.get_num_threads())
         return result
 
     def weight_gradient(self, x: Tensor, g: Tensor, *, kernel: int, stride: int, padding: int) -> Tensor:
         """Return the gradient of `(O, C, kernel, kernel)` weights from the input `x` and output gradient `g`."""
-        (n, c, h, w), (_, out, rows, columns) = x.shape, g.shape
-        result = empty_channels_last(out, c, kernel, kernel, dtype=torch.float32)
-        pointers, sizes = (x.data_ptr(), g.data_ptr(), result.data_ptr()), (n, h, w, c, rows, columns, out)
+        (n, c, h, w), (_, c_out, rows, columns) = x.shape, g.shape
+        result = empty_channels_last(c_out, c, kernel, kernel, dtype=torch.float32)
+        pointers, sizes = (x.data_ptr(), g.data_ptr(), result.data_ptr()), (n, h, w, c, rows, columns, c_out)
         self._weight_gradient(*pointers, *sizes, kernel, stride, padding, torch.get_num_threads())
         return result

@@ -57,10 +57,10 @@ class FrozenMix(nn.Module):
         down = [self._pointwise("down", number) for number in range(1, last + 1)]
         if any(point.inputs % 2 or point.outputs % 2 for point in across):
             return self._net[0](maps)
-        return list(_Mix.apply(across, down, *(part.bfloat16() for part in maps)))  # pyright: ignore[reportArgumentType]
+        return list(_Mix.apply(across, down, *(x.bfloat16() for x in maps)))  # pyright: ignore[reportArgumentType]
 
     def _pointwise(self, kind: Literal["across", "down"], number: int) -> _Pointwise:
-        """Return the packed convolution `kind` of map `number`; pack it again if its weights have changed."""
+        """Return the packed 1x1 convolution `kind` of map `number`; pack it again if its weights have changed."""
         weight = cast(Any, self._net[0]).weight(kind, number)
         version = (weight.data_ptr(), weight._version)
         entry = self._packed.get((kind, number))
@@ -298,12 +298,12 @@ class _Mix(torch.autograd.Function):
     @staticmethod
     def forward(ctx, across: list[_Pointwise], down: list[_Pointwise], *maps: Tensor):
         mixed: list[Tensor] = []
-        for point, part in reversed(list(zip(across, maps))):
+        for point, feature_map in reversed(list(zip(across, maps))):
             coarser = None
             if mixed:
                 coarser = down[len(maps) - 1 - len(mixed)](mixed[-1])
-                coarser = to_channels_last(F.interpolate(coarser, size=part.shape[2:], mode="nearest"))
-            mixed.append(point(to_channels_last(part), residual=coarser))
+                coarser = to_channels_last(F.interpolate(coarser, size=feature_map.shape[2:], mode="nearest"))
+            mixed.append(point(to_channels_last(feature_map), residual=coarser))
         ctx.across, ctx.down = across, down
         return tuple(reversed(mixed))
 

@@ -1,7 +1,7 @@
 """Run a network with norm, activation, residual add and padding fused into one operation, on a CPU or a GPU.
 
-`_Planner` turns the layers of a network into steps once, by ordered fusion rules. Steps share the weights of the
-network. Modules of unknown `forward_kind`, and unknown layers, are called unchanged, so any network runs.
+`_Planner` turns the layers of a network into steps, by ordered fusion rules, in advance. Steps share the weights of
+the network. Modules of unknown `forward_kind`, and unknown layers, are called unchanged, so any network runs.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Fused(PlannedNetwork):
 def to_native(net: nn.Module, *, kernels: NormKernels, gemm: NativeGemm | None, recompute: bool = False) -> nn.Module:
     """Return a module that computes `net` by native kernels as far as possible.
 
-    It is `FrozenMaps` for a frozen feature network, `FrozenMix` for the mixing of its maps, else `Fused`, to which
-    `recompute` is passed.
+    It is `FrozenMaps` for a frozen feature network, `FrozenMix` for a module that mixes feature maps, else `Fused`, to
+    which `recompute` is passed. The first two need a `Bf16Gemm`; without it they are `net` itself.
     """
     kind = forward_kind_of(net)
     if kind == "maps":
@@ -184,7 +184,7 @@ def _torch_convolution(layer: nn.Conv2d | nn.ConvTranspose2d, *, has_bias: bool)
 
 
 def _reads_every_second_pixel(layer: nn.Conv2d) -> bool:
-    """Return whether `layer` reads every second pixel only, so that an undilated convolution of those is faster."""
+    """Return whether `layer` reads only every second pixel, so that an undilated convolution of these is faster."""
     has_even_padding = not isinstance(layer.padding, str) and all(side % 2 == 0 for side in layer.padding)
     return has_even_padding and layer.stride == layer.dilation == (2, 2)
 
@@ -197,10 +197,10 @@ def _native_convolution(
     return ConvWeightGrad(layer, gemm) if not has_bias and fits_conv_weight_grad(layer, gemm.block) else None
 
 
-def training_speedup(layer: nn.Conv2d, gemm: NativeGemm) -> float:
+def measure_training_speedup(layer: nn.Conv2d, gemm: NativeGemm) -> float:
     """Return how many times faster `layer` is with `gemm` than with PyTorch, forward and backward.
 
-    Both use the precision of `gemm`; see `measure_speedup`. 0 if `gemm` does not support the layer.
+    Both use the precision of `gemm`; see `measure_speedup`. If `gemm` does not support the layer, return 0.
     """
     native = _native_convolution(layer.to(memory_format=torch.channels_last), gemm)  # pyright: ignore[reportCallIssue]
     if native is None:

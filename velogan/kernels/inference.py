@@ -24,7 +24,7 @@ from velogan.types import forward_kind_of
 
 
 class Accelerator:
-    """Speeds up networks on one device. Which methods are faster there is measured once, at first use.
+    """Speeds up networks on one device, by methods that are measured to be faster there, once, at first use.
 
     `cache` is the folder for the native kernels.
     """
@@ -35,7 +35,7 @@ class Accelerator:
         self._winograd: dict[tuple[object, ...], bool] = {}
 
     def __call__(self, net: nn.Module, *, rounded: bool) -> nn.Module:
-        """Return a faster copy of `net`, which is in eval mode: `(B, C, H, W)` float32 to float32.
+        """Return a faster copy of `net`, which must be in eval mode; input and output are `(B, C, H, W)` float32.
 
         `rounded`: whether the output will be rounded to 8 bits; then bfloat16 may be used, if every module of `net`
         declares its `forward_kind`.
@@ -86,7 +86,7 @@ def _winograd_speedup(layer: nn.Conv2d, winograd: nn.Module) -> float:
 
 
 class _Float32Convolution(nn.Module):
-    """The last convolution in float32: the rounding of bfloat16 would be visible in the image."""
+    """Computes the last convolution in float32, since the rounding of bfloat16 would be visible in the image."""
 
     def __init__(self, conv: nn.Conv2d | nn.ConvTranspose2d):
         super().__init__()

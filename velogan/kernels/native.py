@@ -1,4 +1,4 @@
-"""Load native CPU code, and bind its fused operation of norm, activation, residual add and padding.
+"""Load native CPU code, and bind its operation that fuses norm, activation, residual add and padding.
 
 The code comes compiled with a wheel, or is compiled once by g++ on this machine. If neither is possible, `load_kernels`
 returns None and the plain layers run. torch.compile would fuse the same operations, but compiles for a hundred seconds;
@@ -60,7 +60,7 @@ def load_library(name: str, *, cache: Path) -> ctypes.CDLL | None:
 
 
 def bind(library: ctypes.CDLL, name: str, pointer_count: int, size_count: int) -> Callable[..., None]:
-    """Return the C function `name`, which takes tensors by pointer, then integers, then the number of threads."""
+    """Return the C function `name`; its arguments are tensors by pointer, integers, and the number of threads."""
     function = getattr(library, name)
     function.argtypes = [ctypes.c_void_p] * pointer_count + [ctypes.c_int64] * size_count + [ctypes.c_int]
     return function
@@ -93,9 +93,9 @@ class CppNorms(NormKernels):
     def epilogue_forward(self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int) -> Tensor:
         n, c, h, w = x.shape
         out = empty_channels_last(n, c, h + 2 * pad, w + 2 * pad, dtype=x.dtype)
-        extra, strides = (None, (0, 0)) if residual is None else (residual.data_ptr(), residual.stride()[::2])
+        address, strides = (None, (0, 0)) if residual is None else (residual.data_ptr(), residual.stride()[::2])
         sizes = (n, h, w, c, pad, slope, _is_bf16(x), torch.get_num_threads())
-        self._plain_forward(x.data_ptr(), extra, *strides, out.data_ptr(), *sizes)
+        self._plain_forward(x.data_ptr(), address, *strides, out.data_ptr(), *sizes)
         return out
 
     def epilogue_backward(
@@ -113,20 +113,20 @@ class CppNorms(NormKernels):
         n, c, h, w = x.shape
         out = empty_channels_last(n, c, h + 2 * pad, w + 2 * pad, dtype=x.dtype)
         mean, rstd = torch.empty(n, c), torch.empty(n, c)
-        extra, strides = (None, (0, 0)) if residual is None else (residual.data_ptr(), residual.stride()[::2])
+        address, strides = (None, (0, 0)) if residual is None else (residual.data_ptr(), residual.stride()[::2])
         self._forward(
-            *(x.data_ptr(), extra, *strides, out.data_ptr(), mean.data_ptr(), rstd.data_ptr()),
+            *(x.data_ptr(), address, *strides, out.data_ptr(), mean.data_ptr(), rstd.data_ptr()),
             *(n, h, w, c, pad, slope, eps, _is_bf16(x), torch.get_num_threads()),
         )
         return out, mean, rstd
 
     def backward(
-        self, g: Tensor, unpadded: Tensor | None, *, saved: Saved, slope: float, pad: int, residual: bool
+        self, g: Tensor, unpadded: Tensor | None, *, saved: Saved, slope: float, pad: int, has_residual: bool
     ) -> tuple[Tensor, Tensor | None]:
         x, mean, rstd = saved
         n, c, h, w = x.shape
         dx = empty_channels_last(n, c, h, w, dtype=x.dtype)
-        dresidual = empty_channels_last(n, c, h, w, dtype=x.dtype) if residual else None
+        dresidual = empty_channels_last(n, c, h, w, dtype=x.dtype) if has_residual else None
         tensors = [t.data_ptr() if t is not None else None for t in (g, unpadded, x, mean, rstd, dx, dresidual)]
         self._backward(*tensors, n, h, w, c, pad, slope, _is_bf16(x), torch.get_num_threads())
         return dx, dresidual

@@ -41,7 +41,7 @@ class NormKernels(ABC):
         self, x: Tensor, *, residual: Tensor | None = None, slope: float = 1.0, pad: int = 0
     ) -> tuple[Tensor, Tensor]:
         """Compute `norm` without the normalisation. `slope` must be at least 0, and 1 if there is a `residual`."""
-        return _Plain.apply(self, x, residual, slope, pad)  # pyright: ignore[reportReturnType]
+        return _Epilogue.apply(self, x, residual, slope, pad)  # pyright: ignore[reportReturnType]
 
     @abstractmethod
     def epilogue_forward(self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int) -> Tensor:
@@ -53,7 +53,7 @@ class NormKernels(ABC):
     ) -> Tensor:
         """Return the gradient of `x`, which is also the residual's.
 
-        `g` and `unpadded` are the gradients of `epilogue`'s two results; `out` is the first one if it is activated.
+        `g` and `unpadded` are the gradients of `epilogue`'s two results; `out` is the first result if it is activated.
         """
 
     @abstractmethod
@@ -64,7 +64,7 @@ class NormKernels(ABC):
 
     @abstractmethod
     def backward(
-        self, g: Tensor, unpadded: Tensor | None, *, saved: Saved, slope: float, pad: int, residual: bool
+        self, g: Tensor, unpadded: Tensor | None, *, saved: Saved, slope: float, pad: int, has_residual: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Return the gradients of `x` and the residual, if any. `g`, `unpadded`: gradients of `norm`'s two results."""
 
@@ -82,7 +82,7 @@ def data_pointer(x: Tensor | None) -> int | None:
 
 
 def to_channels_last(x: Tensor) -> Tensor:
-    """Return `x` with the strides that the kernels need; torch calls others channels-last, too, if a side is 1."""
+    """Return `x` with the channels-last strides that the kernels need; torch accepts others, too, if a side is 1."""
     n, c, h, w = x.shape
     if x.stride() == (h * w * c, 1, w * c, c):
         return x
@@ -124,7 +124,7 @@ class _Norm(torch.autograd.Function):
         ctx.save_for_backward(x, mean, rstd)
         ctx.set_materialize_grads(False)
         ctx.kernels, ctx.slope = kernels, slope
-        ctx.pad, ctx.residual = pad, residual is not None
+        ctx.pad, ctx.has_residual = pad, residual is not None
         return out, _without_padding(out, pad)
 
     @staticmethod
@@ -133,12 +133,12 @@ class _Norm(torch.autograd.Function):
         x, mean, rstd = ctx.saved_tensors
         padded, unpadded = _output_gradients(grads, x.shape, x.dtype, x.device, pad=ctx.pad)
         dx, dresidual = ctx.kernels.backward(
-            padded, unpadded, saved=(x, mean, rstd), slope=ctx.slope, pad=ctx.pad, residual=ctx.residual
+            padded, unpadded, saved=(x, mean, rstd), slope=ctx.slope, pad=ctx.pad, has_residual=ctx.has_residual
         )
         return None, dx, dresidual, None, None, None
 
 
-class _Plain(torch.autograd.Function):
+class _Epilogue(torch.autograd.Function):
     @staticmethod
     def forward(ctx, kernels: NormKernels, x: Tensor, residual: Tensor | None, slope: float, pad: int):
         x = to_channels_last(x)
@@ -147,7 +147,7 @@ class _Plain(torch.autograd.Function):
         ctx.save_for_backward(*([out] if slope != 1 else []))
         ctx.set_materialize_grads(False)
         ctx.kernels, ctx.slope = kernels, slope
-        ctx.pad, ctx.residual = pad, residual is not None
+        ctx.pad, ctx.has_residual = pad, residual is not None
         ctx.input_spec = x.shape, x.dtype, x.device
         return out, _without_padding(out, pad)
 
@@ -157,4 +157,4 @@ class _Plain(torch.autograd.Function):
         padded, unpadded = _output_gradients(grads, *ctx.input_spec, pad=ctx.pad)
         out, *_ = (*ctx.saved_tensors, None)  # read once: a saved tensor may be recomputed on access
         dx = ctx.kernels.epilogue_backward(padded, unpadded, out, slope=ctx.slope, pad=ctx.pad)
-        return None, dx, dx if ctx.residual else None, None, None
+        return None, dx, dx if ctx.has_residual else None, None, None

@@ -1,6 +1,6 @@
-"""Turn a network into a list of steps, if its modules declare their `forward_kind`.
+"""Turn a network into a list of steps; modules that do not declare their `forward_kind` are called unchanged.
 
-`tokens` lists the layers; a plan has a step for each of them, or for several together; `PlannedNetwork` runs it.
+`tokens` lists the layers; a plan has a step for each layer, or for several together; `PlannedNetwork` runs it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class PlanState:
 PlanStep = Callable[[PlanState], None]
 
 RESIDUAL_START, RESIDUAL_END = nn.Identity(), nn.Identity()
-"""Marks around a residual branch."""
+"""Marks of the start and end of a residual branch."""
 
 SKIP_START, SKIP_END = nn.Identity(), nn.Identity()
-"""Marks around the layers that a U-Net's skip connection bypasses."""
+"""Marks of the start and end of the layers that a U-Net's skip connection bypasses."""
 
 
 class Opaque(nn.Module):
-    """A module that is called unchanged, even if it derives from a known layer."""
+    """Wraps a module that is called unchanged, even if it derives from a known layer."""
 
     def __init__(self, net: nn.Module):
         super().__init__()
@@ -57,7 +57,7 @@ _MARKS: Marks = {
 
 
 def tokens(net: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of `net` in order, with marks; undeclared modules become `Opaque`."""
+    """Yield the layers of `net` in order, with marks around blocks; unsupported modules become `Opaque`."""
     for layer in walk(net, _MARKS):
         if forward_kind_of(layer) != "layer":
             yield Opaque(layer)
@@ -87,8 +87,8 @@ class PlannedNetwork(nn.Module):
         super().__init__()
         self._net = [net]  # in a list, so that only the plain network registers the weights
         self._layout = layout
-        has_random = any(isinstance(module, nn.Dropout) for module in net.modules())
-        self._steps = recompute_segments(plan, has_random=has_random) if recompute else [step for _, step in plan]
+        has_dropout = any(isinstance(module, nn.Dropout) for module in net.modules())
+        self._steps = recompute_segments(plan, has_dropout=has_dropout) if recompute else [step for _, step in plan]
         self._hookable = [module for module in net.modules() if forward_kind_of(module) is not None]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -100,12 +100,12 @@ class PlannedNetwork(nn.Module):
         return state.x
 
 
-def recompute_segments(plan: Plan, *, has_random: bool) -> list[PlanStep]:
+def recompute_segments(plan: Plan, *, has_dropout: bool) -> list[PlanStep]:
     """Return the steps of `plan` in segments whose activations are recomputed in the backward pass.
 
     A segment is a residual block, or a convolution with the layers around it. It stores only its input for the
     backward pass, which recomputes the rest (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost").
-    Gradients are bit for bit the same. If `has_random`, the random state is restored for the recomputation.
+    Gradients are bit for bit the same. If `has_dropout`, the random state is restored for the recomputation.
     """
     steps: list[PlanStep] = []
     segment: list[PlanStep] = []
@@ -114,7 +114,7 @@ def recompute_segments(plan: Plan, *, has_random: bool) -> list[PlanStep]:
         is_skip = token in (SKIP_START, SKIP_END)  # their feature maps outlive a segment
         starts_segment = token is RESIDUAL_START or isinstance(token, _SEGMENT_STARTS)
         if segment and (is_skip or (has_convolution and depth == 0 and starts_segment)):
-            steps.append(_Segment(segment, has_random=has_random))
+            steps.append(_Segment(segment, has_dropout=has_dropout))
             segment, has_convolution = [], False
         if is_skip:
             steps.append(step)
@@ -122,7 +122,7 @@ def recompute_segments(plan: Plan, *, has_random: bool) -> list[PlanStep]:
         segment.append(step)
         has_convolution |= isinstance(token, _CONVOLUTIONS)
         depth += (token is RESIDUAL_START) - (token is RESIDUAL_END)
-    return [*steps, _Segment(segment, has_random=has_random)] if segment else steps
+    return [*steps, _Segment(segment, has_dropout=has_dropout)] if segment else steps
 
 
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d, Opaque)
@@ -130,12 +130,12 @@ _SEGMENT_STARTS = (*_CONVOLUTIONS, nn.ReflectionPad2d, nn.Upsample)
 
 
 class _Segment:
-    def __init__(self, steps: list[PlanStep], *, has_random: bool):
-        self._steps, self._has_random = steps, has_random
+    def __init__(self, steps: list[PlanStep], *, has_dropout: bool):
+        self._steps, self._has_dropout = steps, has_dropout
 
     def __call__(self, state: PlanState) -> None:
         inputs = (state.x, state.unpadded)
-        outputs = checkpoint(self._run, *inputs, use_reentrant=False, preserve_rng_state=self._has_random)
+        outputs = checkpoint(self._run, *inputs, use_reentrant=False, preserve_rng_state=self._has_dropout)
         state.x, state.unpadded = outputs
 
     def _run(self, x: Tensor, unpadded: Tensor | None) -> tuple[Tensor, Tensor | None]:

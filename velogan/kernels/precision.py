@@ -23,12 +23,12 @@ def precision_for(device: torch.device) -> tuple[str, str]:
         return "fp32", "this GPU has no bf16, and is slow in float16"
     if device.type != "cpu":
         return "fp32", f"bf16 is not tried on {device.type}"
-    speedup = bf16_speedup()
+    speedup = measure_bf16_speedup()
     return ("bf16" if speedup > 1.2 else "fp32"), f"a convolution in bf16 measured {speedup:.1f}x float32 on this CPU"
 
 
 @cache
-def bf16_speedup() -> float:
+def measure_bf16_speedup() -> float:
     """Return how many times faster a residual block's convolution is in bf16 than in fp32, forward and backward."""
 
     def step(dtype: torch.dtype) -> Callable[[], None]:

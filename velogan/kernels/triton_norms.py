@@ -64,16 +64,16 @@ class TritonNorms(NormKernels):
         return _compute_result(x, residual, (mean, rstd), slope=slope, pad=pad), mean, rstd
 
     def backward(
-        self, g: Tensor, unpadded: Tensor | None, *, saved: Saved, slope: float, pad: int, residual: bool
+        self, g: Tensor, unpadded: Tensor | None, *, saved: Saved, slope: float, pad: int, has_residual: bool
     ) -> tuple[Tensor, Tensor | None]:
         x, mean, rstd = saved
         n, c, h, w = x.shape
         dx = empty_channels_last(n, c, h, w, dtype=x.dtype, device=x.device)
-        dresidual = empty_channels_last(n, c, h, w, dtype=x.dtype, device=x.device) if residual else None
+        dresidual = empty_channels_last(n, c, h, w, dtype=x.dtype, device=x.device) if has_residual else None
         chunks = _Chunks(n, h * w, c)
         sums = chunks.empty_pair(x.device)
         means = [torch.empty(n, c, dtype=torch.float32, device=x.device) for _ in range(2)]
-        options = {"pad": pad, "has_unpadded": unpadded is not None, "residual": residual}
+        options = {"pad": pad, "has_unpadded": unpadded is not None, "has_residual": has_residual}
         inputs = g, _or_unused(unpadded, g), x, mean, rstd
         _gradient_sums[chunks.grid](
             *inputs, _or_unused(dresidual, x), *sums, h, w, c, chunks.count, slope, **options, **chunks.block
@@ -92,7 +92,7 @@ def _compute_result(
     out = empty_channels_last(n, c, h + 2 * pad, w + 2 * pad, dtype=x.dtype, device=x.device)
     image, row = (0, 0) if residual is None else residual.stride()[::2]
     grid, block = _tiles(n, (h + 2 * pad) * (w + 2 * pad), c)
-    options = {"pad": pad, "norm": statistics is not None, "residual": residual is not None, **block}
+    options = {"pad": pad, "has_norm": statistics is not None, "has_residual": residual is not None, **block}
     _result[grid](x, _or_unused(residual, x), image, row, *(statistics or (x, x)), out, h, w, c, slope, **options)
     return out
 
@@ -202,8 +202,8 @@ def _reflected(i, size):
 
 @_jit
 def _result(
-    x, residual_x, residual_image, residual_row, mean, rstd, out, h, w, c, slope,
-    pad: tl.constexpr, norm: tl.constexpr, residual: tl.constexpr, pixels: tl.constexpr, channels: tl.constexpr,
+    x, residual_x, residual_image, residual_row, mean, rstd, out, h, w, c, slope, pad: tl.constexpr,
+    has_norm: tl.constexpr, has_residual: tl.constexpr, pixels: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
     """Store the padded result: normalised, then activated or added to the residual."""
     n = tl.program_id(2).to(tl.int64)
@@ -216,10 +216,10 @@ def _result(
     column = _reflected(pixel % padded_w - pad, w)
     source = (row * w + column)[:, None] * c + channel[None, :]
     value = tl.load(x + n * h * w * c + source, mask=mask, other=0.0).to(tl.float32)
-    if norm:
+    if has_norm:
         average = tl.load(mean + n * c + channel, mask=channel_mask, other=0.0)
         value = (value - average[None, :]) * tl.load(rstd + n * c + channel, mask=channel_mask, other=0.0)[None, :]
-    if residual:
+    if has_residual:
         offset = (row * residual_row + column * c)[:, None] + channel[None, :]
         value += tl.load(residual_x + n * residual_image + offset, mask=mask, other=0.0).to(tl.float32)
     else:
@@ -297,7 +297,7 @@ def _normalised(x, mean, rstd, n, pixel, channel, mask, pixels_all, c):
 @_jit
 def _gradient_sums(
     g, unpadded, x, mean, rstd, dresidual, grad_sums, product_sums, h, w, c, chunks, slope,
-    pad: tl.constexpr, has_unpadded: tl.constexpr, residual: tl.constexpr,
+    pad: tl.constexpr, has_unpadded: tl.constexpr, has_residual: tl.constexpr,
     steps: tl.constexpr, pixels: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
     """Store, by chunk and channel, the sums of the gradient of the normalised pixels and of its product with them."""
@@ -311,7 +311,7 @@ def _gradient_sums(
         mask = (pixel < h * w)[:, None] & channel_mask[None, :]
         value = _folded_gradient(g, unpadded, n, pixel, channel, mask, h, w, c, pad, has_unpadded)
         normalised, _ = _normalised(x, mean, rstd, n, pixel, channel, mask, h * w, c)
-        if residual:
+        if has_residual:
             target = dresidual + n * h * w * c + pixel[:, None] * c + channel[None, :]
             tl.store(target, value.to(dresidual.dtype.element_ty), mask=mask)
         else:
@@ -345,8 +345,8 @@ def _gradient_means(
 
 @_jit
 def _gradient(
-    g, unpadded, x, mean, rstd, grad_mean, product_mean, dx, h, w, c, slope,
-    pad: tl.constexpr, has_unpadded: tl.constexpr, residual: tl.constexpr, pixels: tl.constexpr, channels: tl.constexpr,
+    g, unpadded, x, mean, rstd, grad_mean, product_mean, dx, h, w, c, slope, pad: tl.constexpr,
+    has_unpadded: tl.constexpr, has_residual: tl.constexpr, pixels: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
     """Store the gradient of x through the norm: r (g - mean(g) - y mean(g y)); y: normalised pixels, r: rstd."""
     n = tl.program_id(2).to(tl.int64)
@@ -356,7 +356,7 @@ def _gradient(
     mask = (pixel < h * w)[:, None] & channel_mask[None, :]
     normalised, scale = _normalised(x, mean, rstd, n, pixel, channel, mask, h * w, c)
     value = _folded_gradient(g, unpadded, n, pixel, channel, mask, h, w, c, pad, has_unpadded)
-    if not residual:
+    if not has_residual:
         value = tl.where(normalised > 0, value, value * slope)
     average = tl.load(grad_mean + n * c + channel, mask=channel_mask, other=0.0)[None, :]
     product = tl.load(product_mean + n * c + channel, mask=channel_mask, other=0.0)[None, :]

@@ -4,7 +4,7 @@ In bfloat16, on CPUs with AVX-512, this is F(2x2, 3x3) (Lavin & Gray 2016, arXiv
 weights are transformed and multiplied elementwise, and the result is transformed back. The gradients use the same
 algorithm. Kernels of 3x3, 5x5 and 7x7, the larger ones split into small ones (`winograd.cpp`), need 4/9, 12/25 and
 25/49 of the multiplications. The error is up to twice that of the plain convolution; the larger F(4x4, 3x3) has nine
-times the error (benchmarks/LOG.md). In float32 that is still only 3e-6 of the result, so 3x3 convolutions use
+times the error (benchmarks/LOG.md). In float32 its error is still only 3e-6 of the result, so 3x3 convolutions use
 F(4x4, 3x3) (`winograd32.cpp`).
 """
 
@@ -50,11 +50,11 @@ class WinogradInferenceConv(nn.Module):
         self._gemm = gemm
         self._weight, _ = gemm.winograd_weights(conv.weight)
         self._bias = None if conv.bias is None else conv.bias.detach().float()
-        self._out, self._geometry = conv.out_channels, _geometry(conv)
+        self._c_out, self._geometry = conv.out_channels, _geometry(conv)
 
     def forward(self, x: Tensor) -> Tensor:
         return self._gemm.winograd_convolve(
-            to_channels_last(x), self._weight, self._bias, out=self._out, **self._geometry
+            to_channels_last(x), self._weight, self._bias, c_out=self._c_out, **self._geometry
         )
 
 
@@ -94,8 +94,8 @@ def winograd_convolution(
 
     It uses Winograd's algorithm if that supports the kernel and the convolution computes in bfloat16.
     """
-    out, channels, *kernel = weight.shape
-    if not computes_in_bf16(x) or kernel not in [[side, side] for side in KERNELS] or min(out, channels) < MIN_CHANNELS:
+    c_out, c_in, *kernel = weight.shape
+    if not computes_in_bf16(x) or kernel not in [[side, side] for side in KERNELS] or min(c_out, c_in) < MIN_CHANNELS:
         return F.conv2d(x, weight, bias, dilation=dilation)
     geometry = {"kernel": kernel[0], "dilation": dilation}
     return _Winograd.apply(x, weight, bias, gemm.winograd_weights(weight), geometry, gemm, lambda: None)  # pyright: ignore[reportReturnType]
@@ -120,7 +120,7 @@ class _Winograd(torch.autograd.Function):
         ctx.on_backward, ctx.dtype = on_backward, x.dtype
         ctx.save_for_backward(image, mirrored)
         return gemm.winograd_convolve(
-            image, weights, None if bias is None else bias.float(), out=len(weight), **geometry
+            image, weights, None if bias is None else bias.float(), c_out=len(weight), **geometry
         )
 
     @staticmethod
@@ -132,7 +132,7 @@ class _Winograd(torch.autograd.Function):
         ctx.on_backward()
         if ctx.needs_input_grad[0]:
             reach = (ctx.geometry["kernel"] - 1) * ctx.geometry["dilation"]
-            dx = ctx.gemm.winograd_convolve(g, mirrored, out=image.shape[1], pad=reach, **ctx.geometry).to(ctx.dtype)
+            dx = ctx.gemm.winograd_convolve(g, mirrored, c_out=image.shape[1], pad=reach, **ctx.geometry).to(ctx.dtype)
         if ctx.needs_input_grad[1]:
             dweight = ctx.gemm.winograd_gradient(image, g, **ctx.geometry)
         if ctx.needs_input_grad[2]:

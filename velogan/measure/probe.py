@@ -18,15 +18,15 @@ from velogan.training.engine_settings import resolve_engine
 from velogan.training.trial_step import build_random_step
 
 WARM_UP = 2
-"""Number of untimed steps: the first compiles, captures and allocates; the second also holds optimizers' moments."""
+"""Number of untimed steps: one compiles and captures; a second, with the optimizers' moments, needs the most memory."""
 
 MIN_TIMED_S = 1.0
 """Minimum seconds of timed steps: short steps are repeated, and the median counts."""
 
 
 @dataclass(frozen=True)
-class StepCost:
-    """The cost of a training step."""
+class ImageCost:
+    """Step time per image; memory."""
 
     seconds: float
     """Seconds per image of each domain."""
@@ -36,13 +36,13 @@ class StepCost:
     """Peak memory of the CUDA device; 0 without one."""
 
 
-def probe(config: Config, cores: Sequence[int]) -> StepCost:
-    """Measure training steps of `config` on random images, on the CPU `cores`. Raises ValueError if they fail."""
+def probe(config: Config, cores: Sequence[int]) -> ImageCost:
+    """Measure training steps of `config` on random images and the given CPU cores. Raises ValueError if they fail."""
     request = {"config": config.model_dump(mode="json")}
     code, result = run_in_subprocess("velogan.measure.probe", request, cores=cores)
     if code or not result:
         raise ValueError(result.get("error", f"the measuring process ended with exit code {code}"))
-    return StepCost(**result)
+    return ImageCost(**result)
 
 
 def _measure(request: Mapping[str, Any]) -> dict[str, float]:

@@ -120,7 +120,7 @@ def _train_steps(trainer: Trainer, steps: int) -> float:
 
 
 def _name_ranges(trainer: Trainer) -> None:
-    """Make steps and networks named ranges of the trace; phases are named ranges already."""
+    """Record steps and networks as named ranges of the trace; phases are named ranges already."""
     step: Any = trainer.step
     while not isinstance(step, Step):
         step = step.step

@@ -32,14 +32,14 @@ MAX_PART_IMAGES = 256
 """Maximum number of pictures in a part."""
 
 LoadTranslator = Callable[[int], Translator]
-"""Function that loads the generator in a worker, given the worker's number of GPUs."""
+"""Loads the generator in a worker, given the number of GPUs that the worker has: 0 or 1."""
 
 
 @dataclass(frozen=True)
-class PartitionedInput:
-    """Pictures, by their `names` below the folder `root`, divided into parts of `part_size`.
+class PartitionedWork:
+    """The pictures to translate: `names` below the folder `root`, divided into parts of `part_size`.
 
-    Paths are absolute, because workers run in other folders.
+    Translations go to `output`. Paths are absolute, because workers run in other folders.
     """
 
     root: Path
@@ -70,7 +70,7 @@ def translate_at_scale(
 
     load: loads the generator in a worker; must be picklable
     workers: number of processes
-    gpus: whether workers share the GPUs
+    gpus: whether workers use GPUs, in equal shares
     address: address of a running Ray cluster; None: start Ray on this machine
     progress: called with the number of finished pictures
 
@@ -85,17 +85,17 @@ def translate_at_scale(
         raise ValueError(f"input {input} is a file, but --workers needs a folder: remove --workers")
     names = find_picture_names(input, output, suffix=options.suffix)
     part_size = min(MAX_PART_IMAGES, math.ceil(len(names) / (8 * workers)))
-    source = PartitionedInput(input.absolute(), output.absolute(), names, part_size)
+    work = PartitionedWork(input.absolute(), output.absolute(), names, part_size)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     require_ray("scale", "ray.data", feature="--workers")
     total, peak = Summary(), 0.0
-    remaining = dict(enumerate(source.parts()))
+    remaining = dict(enumerate(work.parts()))
     with ray_session(address):
         from ray.exceptions import RayError
 
         started = time.perf_counter()
         try:
-            for number, summary, memory in _finished_parts(source, load, options, workers, gpus=gpus):
+            for number, summary, memory in _finished_parts(work, load, options, workers, gpus=gpus):
                 total, peak = total.merge(summary), max(peak, memory)
                 del remaining[number]
                 if progress is not None:
@@ -104,23 +104,23 @@ def translate_at_scale(
             raise OSError(f"the workers cannot be started: {str(error).strip().splitlines()[-1]}") from error
         seconds = time.perf_counter() - started
     reason = "its worker was lost repeatedly; if memory ran out, use fewer workers"
-    jobs = [_job(source, name, options) for part in remaining.values() for name in part]
+    jobs = [_job(work, name, options) for part in remaining.values() for name in part]
     failed = tuple((job.name, reason) for job in jobs if options.overwrite or not job.is_done())
     total = total.merge(Summary(failed=failed))
     return replace(total, seconds=seconds), max(peak, peak_memory_mb())
 
 
 def _finished_parts(
-    source: PartitionedInput, load: LoadTranslator, options: TranslateOptions, workers: int, *, gpus: bool
+    work: PartitionedWork, load: LoadTranslator, options: TranslateOptions, workers: int, *, gpus: bool
 ) -> Iterator[tuple[int, Summary, float]]:
     """Yield the number of each finished part, its summary and the peak memory of its worker in MB."""
     import ray
     from ray.data import ActorPoolStrategy, DataContext, from_items
 
-    cpus, share = _divide_resources([node["Resources"] for node in ray.nodes() if node["Alive"]], workers, gpus=gpus)
-    rows = [
-        {"part": number, "names": b"\0".join(map(os.fsencode, names))} for number, names in enumerate(source.parts())
-    ]
+    cpus, gpus_per_worker = _divide_resources(
+        [node["Resources"] for node in ray.nodes() if node["Alive"]], workers, gpus=gpus
+    )
+    rows = [{"part": number, "names": b"\0".join(map(os.fsencode, names))} for number, names in enumerate(work.parts())]
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     previous_context = DataContext.get_current()
     context = previous_context.copy()
@@ -137,9 +137,9 @@ def _finished_parts(
                 batch_size=1,
                 batch_format="numpy",
                 compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),  # its queue is lost, too
-                fn_constructor_args=(replace(source, names=()), load, options, share, max(1, int(cpus))),
+                fn_constructor_args=(replace(work, names=()), load, options, gpus_per_worker, max(1, int(cpus))),
                 num_cpus=cpus,
-                num_gpus=share or None,
+                num_gpus=gpus_per_worker or None,
                 max_task_retries=MAX_RETRIES,
             )
         for row in data.iter_rows():
@@ -149,7 +149,7 @@ def _finished_parts(
 
 
 def _divide_resources(nodes: Sequence[dict[str, float]], workers: int, *, gpus: bool) -> tuple[float, float]:
-    """Return the CPUs and GPUs for each worker: equal shares, at most what the largest node has."""
+    """Return each worker's share of CPUs, at most the largest node's, and of GPUs, at most 1."""
     cores = [node.get("CPU", 0.0) for node in nodes]
     cpus_per_worker = sum(cores) / workers
     cpus = float(min(int(cpus_per_worker), int(max(cores))))
@@ -163,10 +163,10 @@ class _Worker:
     """A process that loads the generator once and translates parts."""
 
     def __init__(
-        self, source: PartitionedInput, load: LoadTranslator, options: TranslateOptions, gpus: float, threads: int
+        self, work: PartitionedWork, load: LoadTranslator, options: TranslateOptions, gpus: float, threads: int
     ) -> None:
         torch.set_num_threads(threads)
-        self._source, self._options = source, options
+        self._work, self._options = work, options
         self._threads = threads
         self._model = load(1 if gpus else 0)
 
@@ -175,7 +175,7 @@ class _Worker:
 
         names = [os.fsdecode(name) for name in bytes(batch["names"][0]).split(b"\0")]
         try:
-            done = translate_part(self._model, self._source, names, options=self._options, threads=self._threads + 1)
+            done = translate_part(self._model, self._work, names, options=self._options, threads=self._threads + 1)
         except Exception as error:  # other parts continue, and the summary reports the error
             failed = tuple((escape_unprintable(name), f"{type(error).__name__}: {error}") for name in names)
             done = Summary(failed=failed)
@@ -184,12 +184,12 @@ class _Worker:
 
 
 def translate_part(
-    model: Translator, source: PartitionedInput, names: Sequence[str], *, options: TranslateOptions, threads: int = 2
+    model: Translator, work: PartitionedWork, names: Sequence[str], *, options: TranslateOptions, threads: int = 2
 ) -> Summary:
-    """Translate the pictures `names`; `threads` is the number of threads that decode and save."""
-    return translate_jobs(model, [_job(source, name, options) for name in names], options, threads=threads)
+    """Translate the pictures `names` of `work`; `threads` is the number of threads that decode and save."""
+    return translate_jobs(model, [_job(work, name, options) for name in names], options, threads=threads)
 
 
-def _job(source: PartitionedInput, name: str, options: TranslateOptions) -> Job:
-    target = source.output / replace_suffix(Path(name), options.suffix)
-    return Job(name=escape_unprintable(name), source=source.root / name, target=target, is_exclusive=False)
+def _job(work: PartitionedWork, name: str, options: TranslateOptions) -> Job:
+    target = work.output / replace_suffix(Path(name), options.suffix)
+    return Job(name=escape_unprintable(name), source=work.root / name, target=target, is_exclusive=False)

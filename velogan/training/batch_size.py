@@ -28,7 +28,7 @@ def resolve_auto_batch_size(
 ) -> tuple[Config, list[Decision]]:
     """Replace data.batch_size=auto by the largest power of two that fits on every rank; return the decision, too.
 
-    Raises ValueError if data.preprocess does not crop, not even one image fits, or the device's memory is unknown.
+    For auto, raises ValueError if data.preprocess does not crop, no image fits, or the device's memory is unknown.
     """
     if config.data.batch_size != "auto":
         return config, []
@@ -45,7 +45,7 @@ def resolve_auto_batch_size(
     limit_mb = MAX_MEMORY_SHARE * free_memory_mb() / distributed.local_world_size if device.type == "cpu" else None
     if device.type == "cuda" and device.index is None:  # in a subprocess, that would be the first device
         device = torch.device("cuda", torch.cuda.current_device())
-    count, reason = min(
+    batch_size, reason = min(
         distributed.all_gather(
             find_largest_batch(
                 config.change(engine={"device": str(device)}),
@@ -56,9 +56,9 @@ def resolve_auto_batch_size(
             )
         )
     )
-    if count == 0:
+    if batch_size == 0:
         raise ValueError(f"data.batch_size=auto: {reason}; choose a smaller --size or --image-size")
-    return config.change(data={"batch_size": count}), [Decision("batch", str(count), reason)]
+    return config.change(data={"batch_size": batch_size}), [Decision("batch", str(batch_size), reason)]
 
 
 def find_largest_batch(
@@ -66,25 +66,25 @@ def find_largest_batch(
 ) -> tuple[int, str]:
     """Return the largest batch size, a power of two up to `max_batch`, that fits (0 if none), and why it is not larger.
 
-    resident_bytes: size in bytes of each domain's images, which a CUDA device caches if they fit
+    resident_bytes: size in bytes of each domain's images that a CUDA device caches if they fit
     limit_mb: memory that a step on a CPU may use, in MB of 2^20 bytes; None: no limit
     classes: number of classes of label maps; 0 without label maps
     """
     measured_mb: list[float] = []
-    while (count := 2 ** len(measured_mb)) <= max_batch:
-        images = pluralize(count, "image")
+    while (batch_size := 2 ** len(measured_mb)) <= max_batch:
+        images = pluralize(batch_size, "image")
         if limit_mb is not None and len(measured_mb) > 1:
             predicted = measured_mb[-1] + 2 * (measured_mb[-1] - measured_mb[-2])  # linear in the batch size
             if predicted > limit_mb:
-                return count // 2, f"{images} would need about {predicted:,.0f} MB of {limit_mb:,.0f}"
-        request = {"config": config.change(data={"batch_size": count}).model_dump(mode="json")}
+                return batch_size // 2, f"{images} would need about {predicted:,.0f} MB of {limit_mb:,.0f}"
+        request = {"config": config.change(data={"batch_size": batch_size}).model_dump(mode="json")}
         request |= {"resident_bytes": resident_bytes, "classes": classes}
         code, result = run_in_subprocess("velogan.training.trial_step", request)
         if code == 2 and "error" in result:
             raise ValueError(result["error"])
         if code or result["problem"]:
-            return count // 2, f"{images} {result.get('problem') or 'did not fit'}"
+            return batch_size // 2, f"{images} {result.get('problem') or 'did not fit'}"
         if limit_mb is not None and result["mb"] > limit_mb:
-            return count // 2, f"{images} needed {result['mb']:,.0f} MB of {limit_mb:,.0f}"
+            return batch_size // 2, f"{images} needed {result['mb']:,.0f} MB of {limit_mb:,.0f}"
         measured_mb.append(result["mb"])
-    return count // 2, f"it needs {measured_mb[-1]:,.0f} MB; more than {max_batch} are not tried"
+    return batch_size // 2, f"it needs {measured_mb[-1]:,.0f} MB; more than {max_batch} are not tried"

@@ -34,27 +34,27 @@ from velogan.training.forward import build_forward_net, build_forward_nets
 from velogan.types import Batch, Direction, Nets
 
 Prepare = Callable[[Batch], Batch]
-"""Turns the loader's output into the batch that a step consumes, as `PairLoader.preprocess_on_device` does."""
+"""Turns the loader's output into the batch that a step consumes, such as `PairLoader.preprocess_on_device`."""
 
 
 def build_roles(method: Method, spec: Spec, *, seed: int, colours: Tensor | None = None) -> dict[str, Role]:
     """Build the networks by role, initialised from `seed` in the reference implementation's order, on the CPU.
 
-    `colours`: `Labels.colours` of the label maps, for whose classes a segmenter is built; None: no segmenter. Raises
-    ValueError if a segmenter is built and the images of A and B differ in their number of channels.
+    `colours`: `Labels.colours` of the classes that a segmenter predicts; None: no segmenter. Raises ValueError if a
+    segmenter is built and the images of A and B differ in their number of channels.
     """
     torch.manual_seed(seed)
     roles = method.roles(spec, NetworkFactory())
     if colours is not None:
-        roles[SEGMENTER] = _segmenter(spec, colours)
+        roles[SEGMENTER] = _build_segmenter(spec, colours)
     return roles
 
 
 _MAX_SEGMENTER_CHANNELS = 32
-"""Upper limit on the segmenter's base width `channels`; below it, that of the generator from A to B is used."""
+"""Maximum of the segmenter's base width; else it is the base width of the generator from A to B."""
 
 
-def _segmenter(spec: Spec, colours: Tensor) -> Role:
+def _build_segmenter(spec: Spec, colours: Tensor) -> Role:
     spec.check_equal_channels("data.labels_a, data.labels_b: the segmenter gets images of both domains")
     channels = min(spec.generators["a2b"].channels, _MAX_SEGMENTER_CHANNELS)
     header = {"network": "segmenter", "in_channels": spec.channels["A"], "classes": len(colours), "channels": channels}
@@ -62,13 +62,13 @@ def _segmenter(spec: Spec, colours: Tensor) -> Role:
 
 
 def build_averaged_generators(config: Config, averages: Nets) -> InferenceGenerators:
-    """Build the accelerated generators for sample grids and validation; `averages`: averaged networks by role."""
+    """Build accelerated generators for sample grids and validation from averaged networks, `averages`, by role."""
     engine = config.engine.model_copy(update={"compile": "off"})  # few images, of several shapes
-    views = config.method.inference_generators(averages, config.spec)
+    inference = config.method.inference_generators(averages, config.spec)
     accelerate = partial(build_forward_net, engine=engine)
-    generators: dict[Direction, nn.Module] = {name: accelerate(net) for name, net in views.generators.items()}
-    reconstruction = accelerate(views.reconstruction) if views.reconstruction else None
-    return replace(views, generators=generators, reconstruction=reconstruction)
+    generators: dict[Direction, nn.Module] = {name: accelerate(net) for name, net in inference.generators.items()}
+    reconstruction = accelerate(inference.reconstruction) if inference.reconstruction else None
+    return replace(inference, generators=generators, reconstruction=reconstruction)
 
 
 def build_step(
@@ -138,7 +138,7 @@ def build_step(
 def _build_objective(config: Config, shape: tuple[int, int]) -> Objective:
     """Build the objective of the method, with losses on masks and label maps if these are configured."""
     method, data = config.method, config.data
-    # passes through the same weights run as one batch if that is exact: with per-sample norms and images of one size
+    # passes through the same network run as one batch if that is exact: with per-sample norms and images of one size
     batched = config.engine.mode in ("eager", "graph") and "crop" in data.preprocess
     batched = batched and not config.spec.norms & BATCH_NORMS
     objective: Objective = method.objective(config.spec, shape=shape, batched=batched)
@@ -189,10 +189,10 @@ def _check_one_size(config: Config, data: TrainingData) -> None:
     fields = {**config.method.fixed_size_fields}
     fields |= {f"train.accumulate={accumulate}": "1"} if accumulate > 1 else {}
     if fields and len(shapes) > 1:
-        field, fix = next(iter(fields.items()))
+        field, supported = next(iter(fields.items()))
         raise ValueError(
             f"{field} needs images of one size, but data.preprocess={config.data.preprocess} gives {len(shapes)} "
-            f"sizes: set {field.partition('=')[0]}={fix} or a preprocess that crops"
+            f"sizes: set {field.partition('=')[0]}={supported} or a preprocess that crops"
         )
 
 

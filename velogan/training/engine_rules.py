@@ -1,4 +1,4 @@
-"""The rules that resolve the engine's `auto` fields, and the settings that are incompatible."""
+"""Rules that resolve the engine's `auto` fields, and incompatible settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODES: dict[str, dict[str, str]] = {
     "graph": {},
     "streams": {},
 }
-"""The values that each mode sets for fields that are `auto`."""
+"""For each mode, the values of fields that are `auto`."""
 
 BATCH_NORMS = {"batch", "sync_batch"}
 """Norms whose statistics are computed over the batch."""
@@ -36,18 +36,18 @@ BATCH_NORMS = {"batch", "sync_batch"}
 class RunProperties:
     """The properties of a run that its engine settings depend on.
 
-    norms, optimizers: the kinds in use
+    norms, optimizers: the kinds of norms and optimizers in use
     seconds: length of the run if it is set in minutes; else None
-    one_size: whether all images have the same size
-    dropout: whether a generator has dropout
+    has_one_size: whether all images have the same size
+    has_dropout: whether a generator has dropout
     processes: number of processes that train together
     """
 
     norms: set[str]
     optimizers: set[str]
     seconds: float | None
-    one_size: bool
-    dropout: bool
+    has_one_size: bool
+    has_dropout: bool
     processes: int = 1
 
 
@@ -89,11 +89,11 @@ CONFLICTS: tuple[tuple[Callable[[EngineConfig, RunProperties], object], str], ..
         f"engine.mode={{mode}} needs fused optimizers: set engine.mode=eager, or one of {', '.join(FUSED)}",
     ),
     (
-        lambda engine, run: engine.captures and not run.one_size,
+        lambda engine, run: engine.captures and not run.has_one_size,
         "engine.mode={mode} needs images of one size: set engine.mode=eager, or a data.preprocess that crops",
     ),
     (
-        lambda engine, run: engine.captures and engine.checkpoint_activations == "on" and run.dropout,
+        lambda engine, run: engine.captures and engine.checkpoint_activations == "on" and run.has_dropout,
         "engine.mode={mode} cannot draw dropout's random numbers again for engine.checkpoint_activations=on: set "
         "engine.mode=eager, or generator.dropout=false",
     ),
@@ -114,7 +114,7 @@ CONFLICTS: tuple[tuple[Callable[[EngineConfig, RunProperties], object], str], ..
         "norm=sync_batch shares statistics between GPUs, not on engine.device=cpu: set norm=batch",
     ),
 )
-"""Incompatible settings: a condition, and a message with the fix."""
+"""Incompatible settings: (condition, message that says what to change)."""
 
 
 def resolve_auto(
@@ -122,12 +122,12 @@ def resolve_auto(
     run: RunProperties,
     *,
     load_kernels: Callable[[torch.device], NormKernels | str],
-    gemm_speedup: Callable[[str], float],
+    measure_gemm_speedup: Callable[[str], float],
 ) -> tuple[EngineConfig, list[Decision]]:
     """Return `config` with every `auto` resolved, and the decisions. Raises ValueError if requested settings conflict.
 
     load_kernels: returns the native kernels for a device, or the reason why they are not available
-    gemm_speedup: measures the speed of native convolutions of a precision relative to PyTorch's; 0 if none exist
+    measure_gemm_speedup: measures how fast native convolutions of a precision are relative to PyTorch's; 0: unavailable
     """
     device = select_device(config)
     engine = config.model_copy(update={"device": str(device), "threads": config.threads or len(available_cores())})
@@ -135,7 +135,7 @@ def resolve_auto(
     # a rule sees the fields resolved before it; the second entry is the fallback if the rule's value conflicts
     rules: dict[str, tuple[Callable[[], tuple[str, str]], str]] = {
         "precision": (lambda: precision_for(device), "fp32"),
-        "kernels": (lambda: _choose_kernels(engine, run, load_kernels, gemm_speedup), "plain"),
+        "kernels": (lambda: _choose_kernels(engine, run, load_kernels, measure_gemm_speedup), "plain"),
         "checkpoint_activations": (lambda: ("off", "only on request: it takes time"), "off"),
         "compile": (lambda: _choose_compile(engine, run), "off"),
         "mode": (lambda: _choose_mode(device), "eager"),
@@ -169,7 +169,7 @@ def _choose_kernels(
     engine: EngineConfig,
     run: RunProperties,
     load_kernels: Callable[[torch.device], NormKernels | str],
-    gemm_speedup: Callable[[str], float],
+    measure_gemm_speedup: Callable[[str], float],
 ) -> tuple[str, str]:
     device = torch.device(engine.device)
     if device.type == "cuda":
@@ -178,7 +178,7 @@ def _choose_kernels(
         return "plain", "the native kernels are for instance norm, or none"
     if isinstance(kernels := load_kernels(device), str):
         return "plain", kernels
-    speedup = gemm_speedup(engine.precision)
+    speedup = measure_gemm_speedup(engine.precision)
     if speedup > 1.1:
         return (
             "winograd",

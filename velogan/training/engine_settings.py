@@ -1,4 +1,4 @@
-"""Resolve the engine's `auto` fields once per run, and on resume only if settings are requested or unsupported."""
+"""Resolve the engine's `auto` fields when a run starts; on resume only if settings change or are unsupported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from velogan.engine.distributed import DistributedContext
 from velogan.engine.duration import parse_span
 from velogan.engine.processes import available_cores
 from velogan.files import pluralize
-from velogan.kernels.fused import training_speedup
+from velogan.kernels.fused import measure_training_speedup
 from velogan.training.engine_rules import MODES, RunProperties, find_conflict, resolve_auto
 from velogan.training.forward import load_gemm, load_norm_kernels
 from velogan.types import Decision
@@ -28,7 +28,7 @@ def resolve_engine(config: Config, *, processes: int = 1) -> tuple[EngineConfig,
         config.engine,
         _run_properties(config, processes),
         load_kernels=load_norm_kernels,
-        gemm_speedup=partial(_gemm_speedup, config),
+        measure_gemm_speedup=partial(_measure_gemm_speedup, config),
     )
     if processes > 1:
         count = config.images_per_update
@@ -46,7 +46,7 @@ def resolve_engine_on_resume(
 
     - Unchanged: this machine supports `previous`, and the user requests no other settings.
     - Threads only: the default, one per core, differs on this machine. Results stay the same: the reason is empty.
-    - User override: the requested fields change. With another mode or device all others are resolved again.
+    - User override: the requested fields change. If mode or device changes, or fields conflict, all are resolved again.
     - Unsupported here: `previous` does not suit this machine or number of `processes`; all fields are resolved again.
     """
     if config.engine.threads is None:
@@ -72,8 +72,8 @@ def _run_properties(config: Config, processes: int) -> RunProperties:
         norms=spec.norms,
         optimizers=set(config.optimizer.kinds),
         seconds=span.amount * 60 if span.unit == "minutes" else None,
-        one_size="crop" in config.data.preprocess,
-        dropout=any(generator.dropout for generator in spec.generators.values()),
+        has_one_size="crop" in config.data.preprocess,
+        has_dropout=any(generator.dropout for generator in spec.generators.values()),
         processes=processes,
     )
 
@@ -107,8 +107,8 @@ def assign_threads(distributed: DistributedContext, requested: EngineConfig, eng
     )
 
 
-def _gemm_speedup(config: Config, precision: str) -> float:
-    """Measure the speed of native convolutions relative to PyTorch's for a typical layer; 0 if there are none."""
+def _measure_gemm_speedup(config: Config, precision: str) -> float:
+    """Measure how fast native convolutions are relative to PyTorch's in a typical layer; 0 if none fits it."""
     gemm, net = load_gemm(precision), config.generator
     if gemm is None:
         return 0.0
@@ -116,5 +116,5 @@ def _gemm_speedup(config: Config, precision: str) -> float:
     if channels < gemm.min_useful_channels:
         return 0.0
     if net.has_stages and net.blocks > 0:
-        return training_speedup(nn.Conv2d(channels, channels, 3), gemm)
-    return training_speedup(nn.Conv2d(2 * channels, 2 * channels, 4, stride=2, padding=1), gemm)
+        return measure_training_speedup(nn.Conv2d(channels, channels, 3), gemm)
+    return measure_training_speedup(nn.Conv2d(2 * channels, 2 * channels, 4, stride=2, padding=1), gemm)

@@ -1,4 +1,4 @@
-"""Faster equivalents of networks over the same weights, selected by the engine settings."""
+"""Faster equivalents of networks, which share their weights, selected by the engine settings."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def load_norm_kernels(device: torch.device) -> NormKernels | str:
 
 
 def load_gemm(precision: str) -> NativeGemm | None:
-    """Return the native convolutions for a precision; None if they cannot be built, or this CPU cannot run them."""
+    """Return native convolutions, in bfloat16 for "bf16", else in float32; None if they cannot be built or run here."""
     load = load_bf16_gemm if precision == "bf16" else load_fp32_gemm
     return load(code_directory() / "kernels")
 
 
 def build_forward_net(net: nn.Module, engine: EngineConfig) -> nn.Module:
-    """Apply `build_forward_nets` to one network."""
+    """Return the faster equivalent of one network; see `build_forward_nets`."""
     return build_forward_nets({"net": net}, engine)["net"]
 
 
 def build_forward_nets(nets: Nets, engine: EngineConfig, *, recomputed: Collection[str] = ()) -> dict[str, nn.Module]:
-    """Return the networks that the losses call: `nets` themselves, or faster equivalents over the same weights.
+    """Return the networks that the losses call: `nets` themselves, or faster equivalents that share their weights.
 
     recomputed: roles of the networks whose activations are recomputed in the backward pass instead of stored
 

@@ -42,7 +42,7 @@ def add_engine(
     reason: str,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Add new engine settings to the record; `images`: number seen before they apply; `reason`: why they changed."""
+    """Return the record with new engine settings; `images`: number seen before them; `reason`: why they changed."""
     current = {"machine": describe_machine(device), "decisions": [asdict(decision) for decision in decisions]}
     entry = {"from_images": images, "reason": reason, "engine": engine.model_dump(mode="json"), **current}
     return {**record, **current, "engines": [*record.get("engines", []), entry]}
@@ -77,7 +77,7 @@ def _describe_domain(source: DomainSource, train: Domain, held_out: Domain | Non
 
 
 def format_decisions(decisions: Sequence[Decision]) -> list[str]:
-    """Return lines to print: the engine settings, then each decision on data, processes, precision and kernels."""
+    """Return lines to print: enabled engine settings, then precision, kernels and decisions outside the engine."""
     fields = EngineConfig.model_fields
     enabled = [decision for decision in decisions if decision.field in fields and decision.value != "off"]
     values = [decision.field if decision.value == "on" else decision.value for decision in enabled]

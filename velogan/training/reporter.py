@@ -1,4 +1,4 @@
-"""The output of a run besides checkpoints: log, progress bar, sample grids, page and messages."""
+"""The output of a run except checkpoints: log, progress bar, sample grids, page and messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from velogan.report import write_report
 from velogan.report.failures import ENDED, describe_improvement, find_failures
 
 FORECAST_S = 60.0
-"""Seconds of training after which `forecast` is printed; by then the speed is known."""
+"""Seconds of training after which the forecast of the end is printed; by then the speed is known."""
 
 
 class Reporter:
@@ -51,11 +51,11 @@ class Reporter:
             self._report_once("forecast", forecast(images, images_per_s=speed, total=total, left_s=left_s))
 
     def log_scores(self, images: int, scores: Mapping[str, Any], *, is_final: bool) -> None:
-        """Add a row with the scores of a checkpoint to the log; `is_final`: it is the last one of the run."""
+        """Add a row with the scores of a checkpoint to the log; `is_final`: whether it is the run's last."""
         self._log.write({**self._progress_fields(images), **scores, **({ENDED: True} if is_final else {})})
 
     def report_failures(self, *, is_final: bool) -> None:
-        """Report signs of failure in the log and, if `is_final`, the improvement over the unchanged input."""
+        """Print signs of failure that the log shows and, if `is_final`, the improvement over the unchanged input."""
         stats = read_stats(self._folder)
         for failure in find_failures(stats):
             since = pluralize(failure.since, "image")
@@ -68,11 +68,11 @@ class Reporter:
         self._try_write("report.html", write_report, [self._folder])
 
     def write_samples(self, sampler: GridWriter, images: int) -> None:
-        """Write the sample grids at `images` seen."""
+        """Write the sample grids; `images`: number of images seen."""
         self._try_write("sample pictures", sampler.write, images)
 
     def _try_write(self, name: str, write: Callable[..., object], *arguments: Any) -> None:
-        """Call `write(*arguments)`, whose files training can do without; on OSError, report it once and continue."""
+        """Call `write(*arguments)`, which writes files that training does not need; report an OSError only once."""
         try:
             write(*arguments)
         except OSError as error:

@@ -66,7 +66,7 @@ def start_or_resume(
 
 
 def _find_checkpoint(context: RunContext) -> Path | None:
-    """Return the newest valid checkpoint; hide corrupt newer ones, and the best one if it is corrupt."""
+    """Return the newest valid checkpoint, if any; hide newer corrupt ones, and the best if it is corrupt."""
     folder, print_line = context.folder, context.display.print_line
     checkpoint, corrupt = latest_valid_checkpoint(folder)
     best_mark = read_best(folder)
@@ -126,7 +126,7 @@ def _report_rate_increase(context: RunContext, trainer: Trainer, state: Mapping[
     position: Any = {"images": images, "seconds": seconds, "progress": length.progress(images, seconds)}
     position["images_per_epoch"] = length.images_per_epoch
     trainer.schedule.epochs = length.schedule_epochs
-    trainer.schedule.apply(length.schedule_epoch(images, seconds), lambda span: span.passed(**position))
+    trainer.schedule.apply(length.schedule_epoch(images, seconds), lambda span: span.count(**position))
     saved = [group["lr"] for optimizer in state["optimizers"].values() for group in optimizer["param_groups"]]
     groups = [group for optimizer in trainer.step.optimizers.values() for group in optimizer.param_groups]
     rates = [(saved_rate, float(group["lr"]), group["name"]) for saved_rate, group in zip(saved, groups)]
@@ -163,7 +163,7 @@ def _archive_orphaned_stats(context: RunContext) -> None:
 
 
 def _is_already_past_length(context: RunContext, trainer: Trainer) -> bool:
-    """Return whether the run is past the newly requested length, and report it; the caller then keeps the old one."""
+    """Return whether the run is past its newly requested length, and report it; then the caller keeps the old one."""
     file, length = context.folder / "config.yaml", context.requested.train.length
     total = trainer.length.total
     is_past = total is not None and total < trainer.images

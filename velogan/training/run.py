@@ -40,7 +40,7 @@ from velogan.training.weights import load_initial_weights, read_initial_weights
 from velogan.training.worker_ranks import check_same_images, run_worker_rank
 
 BuildValidation = Callable[..., Validation]
-"""Returns a `Validation`, which scores checkpoints, from the arguments of its constructor."""
+"""Builds a `Validation`, which scores checkpoints, from the arguments of its constructor."""
 
 TrainingContext = Callable[[Config, Trainer, Path, TrainingData], AbstractContextManager[None]]
 """Returns, from (config, trainer, run folder, data), the context manager within which the steps run."""
@@ -114,7 +114,7 @@ def prepare_run(
     display: Display,
     distributed: DistributedContext,
 ) -> RunContext:
-    """Open the images and resolve the configuration, equally on all ranks.
+    """Open the images, and resolve the configuration to the same values on all ranks, except for threads.
 
     previous_engine: the latest engine settings of the run to resume; None for a new run
     """

@@ -1,4 +1,4 @@
-"""The folder of a run: check that a command may use it, and merge its configuration with the saved one."""
+"""The folder of a run: check that a command may use it, and merge the command's configuration with the saved one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIELDS_CHANGEABLE_ON_RESUME = (
 """Fields that may change when a run is resumed, besides those of the engine: they do not change what is learned."""
 
 IMAGE_FOLDERS = ("data.path", "data.masks_a", "data.masks_b", "data.labels_a", "data.labels_b")
-"""Fields that may change to another folder with the same images: `resume` compares the images themselves."""
+"""Fields that may change to a folder with the same images; `start_or_resume` checks that these are the same."""
 
 
 def open_run(run: Path, config: Config) -> tuple[Config, EngineConfig | None]:
@@ -53,7 +53,7 @@ def open_run(run: Path, config: Config) -> tuple[Config, EngineConfig | None]:
 
 
 def initial_weights_path(run: Path, config: Config) -> Path | None:
-    """Return the path of a new run's initial weights: `run` if it was imported, or `train.start`; else None."""
+    """Return the path of initial weights: `run` if it was imported; `train.start` of a new run; else None."""
     if is_imported(run):
         return run
     start = config.train.start

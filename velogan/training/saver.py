@@ -36,7 +36,7 @@ class CheckpointSaver:
         )
 
     def update_best(self, checkpoint: Path, scores: Mapping[str, Any], validation: Validation) -> None:
-        """Mark `checkpoint` as the best if its score on these images is the lowest; else record if it is much worse."""
+        """Mark `checkpoint` as the best if its score is the lowest on these images; else note if it is much worse."""
         name, on = validation.name, validation.description  # as in `mark_best`
         best = read_best(self._folder) or {}
         is_comparable = (best.get("name"), best.get("on")) == (name, on)

@@ -64,7 +64,7 @@ class Session:
                 architecture.start(trainer.images)
             hooks = self._hooks(sampler, architecture)
             is_ended = self.stopping.is_patience_exhausted
-            self._report_patience(is_ended=is_ended)
+            self._report_start(is_ended=is_ended)
             try:
                 if trainer.distributed.broadcast(not is_ended):
                     trainer.run(trainer.length, hooks=hooks)
@@ -117,7 +117,7 @@ class Session:
         remove_old(self.folder, keep=self.config.train.keep)
         self.reporter.write_page()
 
-    def _report_patience(self, *, is_ended: bool) -> None:
+    def _report_start(self, *, is_ended: bool) -> None:
         """Report why no checkpoint will be scored, or that the patience was exhausted before this start."""
         patience = self.stopping.patience
         if self.validation.disabled_reason:

@@ -27,17 +27,17 @@ RESERVED_FRACTION = 0.1
 
 
 def random_batch(config: Config, device: torch.device) -> Batch:
-    """Return a batch of random images in [-1, 1] and annotations for one update, without the entry `uniform`."""
+    """Return random images `(B, C, H, W)` in [-1, 1] and annotations for one update, without the entry `uniform`."""
     shape = (config.images_per_update, config.data.crop_size, config.data.crop_size)
     images = {
-        letter: torch.rand(shape[0], channels, *shape[1:], device=device) * 2 - 1
-        for letter, channels in config.spec.channels.items()
+        domain: torch.rand(shape[0], channels, *shape[1:], device=device) * 2 - 1
+        for domain, channels in config.spec.channels.items()
     }
     return images | example_batch(config.data, shape, device)
 
 
 def _measure_memory(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the peak memory of a few steps, `mb` (in 2^20 bytes), and the `problem` if they do not fit."""
+    """Return `mb`, the peak memory of a few steps in 2^20 bytes, and `problem`: why they do not fit, or empty."""
     config = parse_config(request["config"])
     device = select_device(config.engine)
     config = config.model_copy(update={"engine": resolve_engine(config)[0].model_copy(update={"compile": "off"})})

@@ -23,13 +23,13 @@ _FIELDS_NOT_VISIBLE_IN_WEIGHTS = ("network", "norm", "decoder", "padding", "outp
 
 
 def checkpoint_networks(config: Config, roles: Mapping[str, Role], averages: Nets) -> dict[str, nn.Module]:
-    """Return the networks of a checkpoint by the names of their files: `G_A`, `D_A`, `G_A.ema`."""
+    """Return the networks of a checkpoint by the names of their files, such as `G_A`, `D_A` and `G_A.ema`."""
     averaged = {f"{name}{_EMA_SUFFIX}": net for name, net in _generators(config, averages).items()}
     return {**_raw_networks(config, roles), **averaged}
 
 
 def _raw_networks(config: Config, roles: Mapping[str, Role]) -> dict[str, nn.Module]:
-    """Return the networks of `checkpoint_networks` without averages."""
+    """Return the networks of a checkpoint, except averages, by the names of their files."""
     generators = _generators(config, {name: role.net for name, role in roles.items()})
     return {**generators, **{name: role.net for name, role in roles.items() if role.header is not None}}
 
@@ -48,8 +48,8 @@ def checkpoint_headers(config: Config, roles: Mapping[str, Role], data: Training
 
 
 def _generators(config: Config, nets: Nets) -> dict[str, nn.Module]:
-    views = config.method.inference_generators(nets, config.spec)
-    return {GENERATOR_FILES[direction]: net for direction, net in views.generators.items()}
+    inference = config.method.inference_generators(nets, config.spec)
+    return {GENERATOR_FILES[direction]: net for direction, net in inference.generators.items()}
 
 
 def _image_formats(direction: Direction, data: TrainingData) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def load_initial_weights(
 ) -> str:
     """Load `weights`, read from `path`, into the networks of `roles`; return a line that lists them.
 
-    Networks that `weights` lacks start from scratch; networks other than generators also if their weights do not fit.
+    A network starts from scratch if `weights` lacks it or, unless it is a generator, if its weights do not fit.
     Raises ValueError if the weights of a generator do not fit, or if no network is loaded.
     """
     networks = _raw_networks(config, roles)
@@ -89,7 +89,7 @@ def load_initial_weights(
     }
     expected |= {name: role.header for name, role in roles.items() if role.header is not None}
     loaded, from_scratch = [], []
-    for name in sorted(networks, reverse=True):  # if the generators share weights, those of G_A are loaded last
+    for name in sorted(networks, reverse=True):  # if the generators share weights, G_A's are loaded last
         if name not in weights:
             from_scratch.append(name)
         elif not (mismatch := _mismatch_reason(networks[name], expected[name], weights[name])):
@@ -131,7 +131,7 @@ def _mismatch_reason(net: nn.Module, header: Mapping[str, Any], saved: Recognise
 
 
 def _header_fields(header: Mapping[str, Any], *, not_in_weights: bool) -> dict[str, Any]:
-    """Return a header's fields by name; `not_in_weights`: only those that do not affect weights' names or shapes."""
+    """Return a header's fields by name; `not_in_weights`: only fields that do not affect names or shapes of weights."""
     kind, config = str(header.get("network")), header.get("config")
     section = "discriminator" if kind.endswith("discriminator") else kind
     fields = {"kind": kind, **{f"{section}.{name}": value for name, value in dict(config or {}).items()}}

@@ -23,7 +23,7 @@ def check_same_images(distributed: DistributedContext, data: TrainingData) -> No
 
 
 def run_worker_rank(config: TrainConfig, trainer: Trainer) -> None:
-    """Train on a rank other than 0, with hooks at the intervals of rank 0, which gathers this rank's state."""
+    """Train on a rank other than 0; hooks run at rank 0's intervals, so that rank 0 can gather this rank's state."""
     hooks = [Hook(parse_span(config.log_every), lambda _: None)]
     hooks += [Hook(trainer.length.saving_interval(config.sample_every), lambda _: None)] if config.samples else []
     hooks.append(Hook(trainer.length.saving_interval(config.checkpoint_every), lambda _: trainer.state_dict()))

@@ -4,7 +4,7 @@ The categories are those of Holistic Trace Analysis (HTA; hta/analyzers/breakdow
 cuda_kernel_analysis.py), so that figures can be compared, with two differences. HTA explains the idle time of each
 stream; here the device is idle if all streams are. HTA counts cudaLaunchKernel, copies and memsets; here every call
 that starts work counts, such as captured graphs and the driver's launches of compiled kernels. Times are in
-microseconds. The denominator of each share is in `of`.
+microseconds. `of` has the totals that shares are relative to.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def make_row(count: float, microseconds: float, *, totals: tuple[float, float], 
 def temporal(timeline: Timeline) -> Table:
     """Return the time in which the device computes, in which it only copies or communicates, and in which it is idle.
 
-    Counts are of kernels (on a CPU: operators); of gaps for `idle`.
+    Each `count` is a number of kernels (on a CPU: operators), or of gaps for `idle`.
     """
     window, work = _length(timeline.window), timeline.work
     computations = [activity for activity in work if activity.kind == "compute"]
@@ -65,23 +65,23 @@ def idle(timeline: Timeline) -> Table:
     starts = {activity.start: activity for activity in reversed(timeline.work)}
     gaps: dict[str, list[float]] = {"host_wait": [], "kernel_wait": [], "other": []}
     for start, end in gaps_between(busy, timeline.window):
-        gaps[_reason(starts.get(end), start, end)].append(end - start)
+        gaps[_idle_reason(starts.get(end), start, end)].append(end - start)
     totals = (sum(map(len, gaps.values())), sum(map(sum, gaps.values())))
     window = _length(timeline.window)
     rows = {reason: make_row(len(times), sum(times), totals=totals, window=window) for reason, times in gaps.items()}
     return rows | {"of": {"count": totals[0], "microseconds": round(totals[1], 3)}}
 
 
-def _reason(following: Activity | None, start: float, end: float) -> str:
+def _idle_reason(following: Activity | None, start: float, end: float) -> str:
     if following is not None and following.launch is not None and following.launch.start > start:
         return "host_wait"
     return "kernel_wait" if end - start < KERNEL_WAIT_US else "other"
 
 
 def kernels(timeline: Timeline, *, top: int = 15) -> Table:
-    """Return the time of kernels (on a CPU: operators) by kind and group, of copies by name, and of the `top` names.
+    """Return the time of kernels (on a CPU: operators) by kind, by group and by name, for the `top` longest names.
 
-    Shares are of all kernels and of the sum of their durations.
+    Copies are also listed by kind, in `by_memory_kind`. Shares are relative to all kernels and their total duration.
     """
     work, window = timeline.work, _length(timeline.window)
     totals = (len(work), _duration(work))
@@ -106,10 +106,10 @@ def kernels(timeline: Timeline, *, top: int = 15) -> Table:
 def launches(timeline: Timeline) -> Table:
     """Return the kernel launches that may slow down a CUDA device.
 
-    short: kernels that take less time than their launch; shares are of kernels and their time
-    slow: launching calls of more than 50 us; shares are of launching calls and their time
-    delayed: kernels that start more than 100 us after their launch; shares are of all delays. Delays overlap with
-        each other and with work, and do no harm if the queue is full, so that their share of the window is None.
+    short: kernels that take less time than their launch; shares are relative to all kernels and their time
+    slow: launching calls of more than 50 us; shares are relative to all such calls and their time
+    delayed: kernels that start more than 100 us after their launch; shares are relative to all delays. Delays overlap
+        with each other and with work, and do no harm if the queue is full, so their share of the window is None.
     delays, shorter: histograms of the delays, and of the durations of `short` kernels
 
     The launch of a captured graph is divided evenly among its kernels; only the first of them has a delay.
@@ -144,7 +144,7 @@ def _delays(launched: Iterable[tuple[Activity, Launch]]) -> list[float]:
 
 
 def histogram(durations: Iterable[float]) -> list[dict[str, float]]:
-    """Return counts and sums of durations below 1, 2, 5, 10, ... us, without empty bins at the end."""
+    """Return counts and sums of durations by bin (edges 1, 2, 5, 10, ... us), without empty bins at the end."""
     edges = [step * 10.0**power for power in range(7) for step in (1, 2, 5)]
     bins = [{"below": edge, "count": 0, "microseconds": 0.0} for edge in edges]
     for duration in durations:

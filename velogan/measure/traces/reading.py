@@ -64,7 +64,7 @@ def load_events(path: Path) -> list[dict[str, Any]]:
 
 
 def read_timeline(events: Iterable[Event]) -> Timeline:
-    """Return the timeline of the training steps: ranges named STEP. Raises ValueError if there are none."""
+    """Return the timeline of the training steps, the ranges named STEP. Raises ValueError if there are none."""
     events = [event for event in events if event.get("ph") == "X"]
     steps = sorted(_span(event) for event in events if event.get("cat") == _RANGE and event["name"] == STEP)
     if not steps:
@@ -105,7 +105,7 @@ class _Call:
 
 
 def _read_host(events: Iterable[Event]) -> tuple[list[_Call], dict[int, tuple[Launch, str]]]:
-    """Return operators ordered by start, and launches by correlation id, with the group of the operator around each."""
+    """Return operators ordered by start, and launches by correlation id, each with the group of its operator."""
     operators: list[_Call] = []
     launches: dict[int, tuple[Launch, str]] = {}
     stacks: dict[Any, list[_Call]] = {}  # the open calls of each thread
@@ -147,7 +147,7 @@ def _kernels(events: list[Event], launches: Mapping[int, tuple[Launch, str]]) ->
 
 
 def _kernel_kind(name: str) -> Kind:
-    """Return the kind as Holistic Trace Analysis does (hta/utils/utils.py, get_kernel_type), with newer NCCL names."""
+    """Return the kind of a kernel, like get_kernel_type of HTA (hta/utils/utils.py), but with newer NCCL names."""
     if "ncclKernel" in name or "ncclDevKernel" in name:
         return "communication"
     return "memory" if "Memcpy" in name or "Memset" in name else "compute"

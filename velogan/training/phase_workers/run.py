@@ -1,4 +1,4 @@
-"""Start a run whose modules are trained by one node each: Ray actors, which restart if they are lost."""
+"""Start a run whose phases are trained by one worker each: Ray actors, which restart if they are lost."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from velogan.engine.trainer import Trainer
 from velogan.methods.fit import phases_of
 from velogan.objectives.base import Phase
 from velogan.observe.progress import Display
-from velogan.training.nodes.node import Node, TrainReport, TrainRequest
-from velogan.training.nodes.remote_step import ExecuteRequests, RemoteStep
+from velogan.training.phase_workers.remote_step import ExecuteRequests, RemoteStep
+from velogan.training.phase_workers.worker import PhaseWorker, TrainReport, TrainRequest
 from velogan.training.run import train as train_run
 from velogan.training.session import Result
 
@@ -36,56 +36,56 @@ def train(
     address: str | None = None,
     started_at: float | None = None,
 ) -> Result:
-    """Train like `run.train`, with a node per module, on the Ray cluster at `address` or on one started here."""
-    modules = distributed_modules(config)
+    """Train like `run.train`, with a Ray actor per phase, on the cluster at `address` or on one started here."""
+    phases = distributed_phases(config)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     require_ray("scale", "ray", feature=FIELD)
     context = partial(
-        train_on_nodes, modules=modules, start=partial(start_actors, address=address), print_line=display.print_line
+        train_on_workers, phases=phases, start=partial(start_actors, address=address), print_line=display.print_line
     )
     return train_run(config, run, display=display, origin=origin, training_context=context, started_at=started_at)
 
 
-def distributed_modules(config: Config) -> Sequence[Phase]:
-    """Return the phases that nodes will train. Raises ValueError if torchrun started velogan."""
+def distributed_phases(config: Config) -> Sequence[Phase]:
+    """Return the phases that workers will train. Raises ValueError if torchrun started velogan."""
     if is_distributed():
-        raise ValueError(f"{FIELD} starts nodes by Ray: start velogan without torchrun")
+        raise ValueError(f"{FIELD} starts processes by Ray: start velogan without torchrun")
     return phases_of(config.method, config.spec)
 
 
 @contextmanager
-def train_on_nodes(
+def train_on_workers(
     config: Config,
     trainer: Trainer,
     folder: Path,
     data: TrainingData,
     *,
-    modules: Sequence[Phase],
+    phases: Sequence[Phase],
     start: Callable[..., AbstractContextManager[ExecuteRequests]],
     print_line: Callable[[str], None],
 ) -> Iterator[None]:
-    """Enter a context in which nodes, started by `start`, compute the steps of `trainer`."""
+    """Enter a context in which workers, started by `start`, compute the steps of `trainer`."""
     every = str(config.train.exchange_every)
-    nodes = {phase.name: (config, phase.name, phase.trains, (data.a.digest, data.b.digest)) for phase in modules}
+    workers = {phase.name: (config, phase.name, phase.trains, (data.a.digest, data.b.digest)) for phase in phases}
     size = sum(weight.nbytes for net in trainer.nets.values() for weight in net.parameters())
-    print_line(f"nodes: {', '.join(nodes)}; networks are exchanged every {every}")
-    with start(nodes, cuda=trainer.device.type == "cuda", memory=20 * size) as execute:
-        RemoteStep(trainer, modules, execute, every=parse_span(every), print_line=print_line)
+    print_line(f"workers: {', '.join(workers)}; networks are exchanged every {every}")
+    with start(workers, cuda=trainer.device.type == "cuda", memory=20 * size) as execute:
+        RemoteStep(trainer, phases, execute, every=parse_span(every), print_line=print_line)
         yield
 
 
 @contextmanager
 def start_actors(
-    nodes: Mapping[str, Sequence[Any]], *, address: str | None, cuda: bool, memory: int
+    workers: Mapping[str, Sequence[Any]], *, address: str | None, cuda: bool, memory: int
 ) -> Iterator[ExecuteRequests]:
-    """Start nodes as Ray actors; yield the function that executes requests on them.
+    """Start workers as Ray actors; yield the function that executes requests on them.
 
-    nodes: arguments of `Node`, by module
+    workers: arguments of `PhaseWorker`, by phase
     address: address of the Ray cluster; None: start Ray on this host
-    cuda: whether each node gets a GPU, or an equal share of one
+    cuda: whether each worker gets a GPU, or an equal share of one
     memory: size in bytes of the object store, if Ray is started here
 
-    Raises OSError if nodes cannot be started, or are lost too often.
+    Raises OSError if workers cannot be started, or are lost too often.
     """
     import ray
     from ray.exceptions import RayError
@@ -101,12 +101,12 @@ def start_actors(
         if cuda and not resources.get("GPU"):
             raise OSError("the run uses a GPU, but no host of this Ray cluster has one: set --engine.device cpu")
         options: Any = {"num_cpus": 0, "scheduling_strategy": "SPREAD", "max_restarts": -1, "max_task_retries": 3}
-        options["num_gpus"] = 1 / math.ceil(len(nodes) / resources["GPU"]) if cuda else 0
+        options["num_gpus"] = 1 / math.ceil(len(workers) / resources["GPU"]) if cuda else 0
         try:
-            for name, arguments in nodes.items():
-                actor = ray.remote(Node).options(name=name, **options)
-                actors[name] = actor.remote(*arguments, threads=max(1, int(resources["CPU"]) // len(nodes)))
+            for name, arguments in workers.items():
+                actor = ray.remote(PhaseWorker).options(name=name, **options)
+                actors[name] = actor.remote(*arguments, threads=max(1, int(resources["CPU"]) // len(workers)))
             ray.get([actor.__ray_ready__.remote() for actor in actors.values()])
             yield execute
         except RayError as error:
-            raise OSError(f"the nodes of this run failed: {str(error).strip().splitlines()[-1]}") from error
+            raise OSError(f"the workers of this run failed: {str(error).strip().splitlines()[-1]}") from error

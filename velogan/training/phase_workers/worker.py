@@ -1,4 +1,4 @@
-"""A node: a process that trains the networks of one module on request, with copies of the other networks."""
+"""A worker process that trains the networks of one phase on request, with copies of the other networks."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class ModuleState:
-    """The state of a module: its weights and averages by role, and `Trainer.state_dict` of its trainer."""
+class PhaseState:
+    """The state of a phase: weights and averages of its networks, by role, and `state_dict` of its worker's trainer."""
 
     nets: Mapping[str, Weights]
     averages: Mapping[str, Weights]
     trainer: Mapping[str, Any]
 
     @classmethod
-    def copy_from(cls, trainer: Trainer, roles: Sequence[str]) -> ModuleState:
-        """Copy the state of the module with the networks `roles` to the CPU."""
+    def copy_from(cls, trainer: Trainer, roles: Sequence[str]) -> PhaseState:
+        """Copy the state of the phase that trains the networks `roles` to the CPU."""
         averages = {role: trainer.ema.nets[role] for role in roles if role in trainer.ema.nets}
         nets = {role: trainer.nets[role] for role in roles}
         return cls(copy_weights(nets), copy_weights(averages), copy_to_cpu(trainer.state_dict()))
@@ -41,13 +41,13 @@ class ModuleState:
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """A request to a node to train.
+    """A request to a worker to train.
 
-    target_images: number of images seen at which the node stops
+    target_images: number of images seen at which the worker stops
     length: the length of the run
     seconds: elapsed time of the run
     nets, objective: weights of all networks and state of the objective; only for a new process and after an exchange
-    module: the state of the node's own module; only for a new process
+    phase: the state of the worker's phase; only for a new process
     """
 
     target_images: int
@@ -55,25 +55,25 @@ class TrainRequest:
     seconds: float
     nets: Mapping[str, Weights] | None = None
     objective: Weights | None = None
-    module: ModuleState | None = None
+    phase: PhaseState | None = None
 
 
 @dataclass(frozen=True)
 class TrainReport:
-    """A node's reply to a request.
+    """A worker's reply to a request.
 
     losses: mean of each `phase/term` since the last report
-    state: the module's state; None if a value was not finite, or if a restarted process had no state to train from
+    state: the phase's state; None if a value was not finite, or if a restarted process had no state to train from
     nonfinite: phase, names and step number of a non-finite value
     """
 
     losses: Mapping[str, float]
-    state: ModuleState | None
+    state: PhaseState | None
     nonfinite: tuple[str, Sequence[str], int] | None = None
 
 
 class PacedContext(DistributedContext):
-    """The context of a node's trainer: stops it after `steps` steps; its elapsed time is always `seconds`."""
+    """The context of a worker's trainer: stops it after `steps` steps; its elapsed time is always `seconds`."""
 
     steps, seconds = 0, 0.0
 
@@ -82,7 +82,7 @@ class PacedContext(DistributedContext):
         return self.seconds, self.steps < 0
 
 
-class Node:
+class PhaseWorker:
     """Trains the networks `roles` of one phase, in a process of its own.
 
     digests: hashes of the images of A and B on the host that has the run folder
@@ -104,16 +104,16 @@ class Node:
 
     def execute(self, request: TrainRequest) -> TrainReport:
         """Load the states in the request, train to its `target_images`, and return a report."""
-        trainer, module = self._trainer, request.module
-        if module is None and not self._has_state:
+        trainer, phase = self._trainer, request.phase
+        if phase is None and not self._has_state:
             return TrainReport({}, None)
         if request.nets is not None and request.objective is not None:
             load_weights(trainer.nets, request.nets)
             trainer.state.load_state_dict(request.objective)
-        if module is not None:
-            load_weights(trainer.nets, module.nets)
-            load_weights(trainer.ema.nets, module.averages)
-            trainer.load_state_dict(module.trainer)
+        if phase is not None:
+            load_weights(trainer.nets, phase.nets)
+            load_weights(trainer.ema.nets, phase.averages)
+            trainer.load_state_dict(phase.trainer)
             self._has_state = True
         self._context.steps = -(-(request.target_images - trainer.images) // trainer.images_per_step)
         self._context.seconds = request.seconds
@@ -121,7 +121,7 @@ class Node:
             trainer.run(request.length)
         except NonFiniteError as error:
             return TrainReport(trainer.stats.tick(), None, (error.phase, list(error.names), error.number))
-        return TrainReport(trainer.stats.tick(), ModuleState.copy_from(trainer, self._roles))
+        return TrainReport(trainer.stats.tick(), PhaseState.copy_from(trainer, self._roles))
 
 
 def copy_weights(nets: Nets) -> dict[str, Weights]:

@@ -1,4 +1,4 @@
-"""The step of the main process when nodes train: it counts steps and requests them from the nodes."""
+"""The step of the main process if workers train: it counts steps, and requests them from the workers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from velogan.engine.optimizers import load_optimizer_state
 from velogan.engine.step import PostStepHook
 from velogan.engine.trainer import Trainer, copy_to_cpu
 from velogan.objectives.base import Phase
-from velogan.training.nodes.node import ModuleState, TrainReport, TrainRequest, copy_weights, load_weights
+from velogan.training.phase_workers.worker import PhaseState, TrainReport, TrainRequest, copy_weights, load_weights
 from velogan.types import Batch
 
 TARGET_REQUEST_S = 2.0  # target duration of a request in seconds, and hence the delay of a stop
 
 ExecuteRequests = Callable[[Mapping[str, TrainRequest]], Mapping[str, TrainReport]]
-"""Executes requests, keyed by module, concurrently on their nodes; returns the reports with the same keys."""
+"""Executes requests, keyed by phase, concurrently on the phases' workers; returns reports with the same keys."""
 
 
-class NodeState(Enum):
-    """The state of a node between requests; `RemoteStep.schedule` has the transitions."""
+class WorkerState(Enum):
+    """The state of a worker between requests; `RemoteStep.schedule` has the transitions."""
 
     EMPTY = auto()  # its process is new and has no weights
     IDLE = auto()  # between two exchanges
@@ -38,17 +38,17 @@ class NodeState(Enum):
 
 
 class RemoteStep:
-    """Replaces the step of `trainer` by requests to nodes, and loads their results into the trainer.
+    """Replaces the step of `trainer` by requests to workers, and loads their results into the trainer.
 
-    modules: the phases that nodes train
+    phases: the phases, with one worker for each
     every: interval of exchanges, in images or epochs
-    print_line: prints a line about a lost node
+    print_line: prints a line about a lost worker
     """
 
     def __init__(
         self,
         trainer: Trainer,
-        modules: Sequence[Phase],
+        phases: Sequence[Phase],
         execute: ExecuteRequests,
         *,
         every: Span,
@@ -62,8 +62,8 @@ class RemoteStep:
         self._pending: list[Sequence[PostStepHook]] = []
         self._losses: dict[str, Tensor] = {}
         self._error: NonFiniteError | None = None
-        self._module_states = {phase.name: ModuleState.copy_from(trainer, phase.trains) for phase in modules}
-        self._node_states = dict.fromkeys(self._module_states, NodeState.EMPTY)
+        self._phase_states = {phase.name: PhaseState.copy_from(trainer, phase.trains) for phase in phases}
+        self._worker_states = dict.fromkeys(self._phase_states, WorkerState.EMPTY)
         self._exchange()
         trainer.step, trainer.loaders = self, {"train": DummyLoader(self._images_per_epoch)}
         trainer.num_uniforms = {"train": 0}
@@ -71,24 +71,24 @@ class RemoteStep:
     def __call__(
         self, batches: Mapping[str, Batch], *, number: int = 0, post_step_hooks: Sequence[PostStepHook] = ()
     ) -> dict[str, Tensor]:
-        """Count a step; `batches` are not used. `post_step_hooks` get its losses when the nodes have reported them."""
+        """Count a step; `batches` are not used. `post_step_hooks` get its losses when the workers report them."""
         self._pending.append(post_step_hooks)
         target_images = self._trainer.images + self._trainer.images_per_step
-        exchanges = self._count_exchanges(target_images) > self._count_exchanges(self._trainer.images)
-        if exchanges or len(self._pending) >= self._steps_per_request:
+        is_due = self._count_exchanges(target_images) > self._count_exchanges(self._trainer.images)
+        if is_due or len(self._pending) >= self._steps_per_request:
             self.schedule(target_images)
-        if exchanges:
+        if is_due:
             self._exchange()
         return {}
 
     def check(self) -> None:
-        """Let the nodes train all counted steps. Raises NonFiniteError if one of their values is not finite."""
+        """Let the workers train all counted steps. Raises NonFiniteError if one of their values is not finite."""
         self.schedule(self._trainer.images)
         if self._error is not None:
             raise self._error
 
     def schedule(self, target_images: int) -> None:
-        """Let the nodes train until all have seen `target_images`.
+        """Let the workers train until all have seen `target_images`.
 
         | state       | request                                   | event                          | next state  |
         |-------------|-------------------------------------------|--------------------------------|-------------|
@@ -106,13 +106,13 @@ class RemoteStep:
                     phase, names, number = report.nonfinite
                     self._error = self._error or NonFiniteError(phase, names, number=number)
                 elif report.state is not None:
-                    self._node_states[name] = NodeState.IDLE
-                    self._load_module(name, report.state)
+                    self._worker_states[name] = WorkerState.IDLE
+                    self._load_phase(name, report.state)
                 else:
-                    self._node_states[name] = NodeState.EMPTY
-                    self._print_line(f"the node of {name} was lost; it restarts from the state that it returned last")
+                    self._worker_states[name] = WorkerState.EMPTY
+                    self._print_line(f"the worker of {name} was lost; it restarts from the state that it returned last")
         for hook in chain.from_iterable(self._pending if self._losses else ()):
-            if hook is not self._trainer.ema:  # nodes average what they train
+            if hook is not self._trainer.ema:  # workers average the networks that they train
                 hook.on_step_end(self._losses)
         if self._pending:
             growth = min(TARGET_REQUEST_S / max(time.monotonic() - started_at, 1e-3), 2.0)
@@ -120,48 +120,48 @@ class RemoteStep:
         self._pending = []
 
     def _due_requests(self, target_images: int) -> dict[str, TrainRequest]:
-        """Return the due requests. Their `seconds` are less than a length in minutes, so that nodes train all steps."""
+        """Return the due requests. Their `seconds` are less than a length in minutes, so workers train all steps."""
         seconds, length = self._trainer.clock.seconds, self._trainer.length
         if length.seconds is not None:
             seconds = min(seconds, (length.seconds - length.reserved) * (1 - 1e-6))
         requests = dict[str, TrainRequest]()
-        for name, module in self._module_states.items():
-            state = self._node_states[name]
-            copies: Any = {} if state is NodeState.IDLE else {"nets": self._copies, "objective": self._objective}
-            if module.trainer["images"] < target_images:
+        for name, phase in self._phase_states.items():
+            state = self._worker_states[name]
+            copies: Any = {} if state is WorkerState.IDLE else {"nets": self._copies, "objective": self._objective}
+            if phase.trainer["images"] < target_images:
                 requests[name] = TrainRequest(
-                    target_images, length, seconds, **copies, module=module if state is NodeState.EMPTY else None
+                    target_images, length, seconds, **copies, phase=phase if state is WorkerState.EMPTY else None
                 )
         return requests
 
-    def _load_module(self, name: str, module: ModuleState) -> None:
-        """Load a module's state into the trainer; of the objective's state only the tensors that the module changed."""
-        trainer, self._module_states[name] = self._trainer, module
-        load_weights(trainer.nets, module.nets)
-        load_weights(trainer.ema.nets, module.averages)
-        for key, state in module.trainer["optimizers"].items():
+    def _load_phase(self, name: str, phase: PhaseState) -> None:
+        """Load a phase's state into the trainer; of the objective, only the tensors that its worker changed."""
+        trainer, self._phase_states[name] = self._trainer, phase
+        load_weights(trainer.nets, phase.nets)
+        load_weights(trainer.ema.nets, phase.averages)
+        for key, state in phase.trainer["optimizers"].items():
             load_optimizer_state(self.optimizers[key], state)
-        objective = module.trainer["objective"].items()
+        objective = phase.trainer["objective"].items()
         changed = {key: value for key, value in objective if not value.equal(self._objective[key])}
         trainer.state.load_state_dict({**trainer.state.state_dict(), **changed})
 
     def _exchange(self) -> None:
-        """Copy the weights of all networks, so that the next request to each node sends them."""
+        """Copy all networks' weights and the objective's state; the next request to each worker sends the copies."""
         self._copies, self._objective = copy_weights(self._trainer.nets), copy_to_cpu(self._trainer.state.state_dict())
-        for name, module in self._module_states.items():
-            self._module_states[name] = replace(module, trainer={**module.trainer, "objective": self._objective})
-            if self._node_states[name] is NodeState.IDLE:
-                self._node_states[name] = NodeState.AT_EXCHANGE
+        for name, phase in self._phase_states.items():
+            self._phase_states[name] = replace(phase, trainer={**phase.trainer, "objective": self._objective})
+            if self._worker_states[name] is WorkerState.IDLE:
+                self._worker_states[name] = WorkerState.AT_EXCHANGE
 
     def _count_exchanges(self, images: int) -> int:
         """Return the number of exchanges up to `images` seen."""
         return math.floor(
-            self._every.passed(images=images, seconds=0, progress=0, images_per_epoch=self._images_per_epoch)
+            self._every.count(images=images, seconds=0, progress=0, images_per_epoch=self._images_per_epoch)
         )
 
 
 class DummyLoader:
-    """A loader without images that knows only the length of an epoch; the nodes load the data."""
+    """A loader without images that knows only the length of an epoch; the workers load the images."""
 
     def __init__(self, images: int):
         self._images = images
