@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from velogan.measure.traces.breakdown import idle, kernels, launches, streams, temporal
+from velogan.measure.traces import breakdown
 from velogan.measure.traces.reading import load_events, read_timeline
 from velogan.report.profile_page import write_profile_page
 
@@ -29,11 +29,11 @@ def profile() -> dict[str, Any]:
         "engine": {"mode": "auto", "precision": "bf16", "layout": "channels_last", "kernels": "plain", "compile": "on"},
         "machine": {"device": "H200 <&>", "threads": 1, "torch": "2"},
         "device": timeline.device,
-        "temporal": temporal(timeline),
-        "idle": idle(timeline),
-        "kernels": kernels(timeline),
-        "launches": launches(timeline),
-        "streams": streams(timeline),
+        "temporal": breakdown.summarize_temporal(timeline),
+        "idle": breakdown.summarize_idle(timeline),
+        "kernels": breakdown.summarize_kernels(timeline),
+        "launches": breakdown.summarize_launches(timeline),
+        "streams": breakdown.summarize_streams(timeline),
         "page": "profile.html",
         "trace": "somewhere/trace.json.gz",
     }

@@ -20,7 +20,7 @@ KERNELS: Any = object()
 def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kernels: Any = KERNELS, **settings: Any):
     measure_gemm_speedup = settings.pop("gemm_speedup", lambda precision: 0.0)
     requested: dict[str, Any] = {"seconds": None, "has_one_size": True}
-    run = RunProperties(norms={norm}, **{**requested, "optimizers": {"adam"}, "dropout": False, **settings})
+    run = RunProperties(norms={norm}, **{**requested, "optimizers": {"adam"}, "has_dropout": False, **settings})
     config = config or EngineConfig(device="cpu", precision="fp32")
     chosen, decisions = resolve_auto(
         config, run, load_kernels=lambda device: kernels, measure_gemm_speedup=measure_gemm_speedup
@@ -130,7 +130,7 @@ CAPTURED = [
     ("requested", "settings", "field"),
     [
         *CAPTURED,
-        ({"mode": "graph", "checkpoint_activations": "on"}, {"dropout": True}, "engine.mode=graph"),
+        ({"mode": "graph", "checkpoint_activations": "on"}, {"has_dropout": True}, "engine.mode=graph"),
         ({"mode": "streams"}, {"norm": "batch"}, "engine.mode=streams"),
         ({"checkpoint_activations": "on"}, {"norm": "batch"}, "engine.checkpoint_activations=on"),
         ({"checkpoint_activations": "on", "compile": "on"}, {}, "engine.compile=on"),

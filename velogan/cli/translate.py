@@ -189,7 +189,7 @@ def _translate_at_scale(command: Translate, workers: int) -> Outcome:
             command.output,
             workers=workers,
             options=TranslateOptions(format=command.format, tile=command.tile, overwrite=command.overwrite),
-            gpus=command.device != "cpu" and (model.device.type == "cuda" or command.address is not None),
+            uses_gpus=command.device != "cpu" and (model.device.type == "cuda" or command.address is not None),
             address=command.address,
             progress=display.count("translating"),
         )

@@ -34,7 +34,7 @@ class CudaRecorder:
         self._stream = torch.cuda.Stream(device)
 
     def __call__(self, function: Callable[[], Losses]) -> tuple[Losses, Callable[[], None]]:
-        """Run `function` `WARM_UPS` times on a side stream, capture it there; return its losses and the replay."""
+        """Run `function` `WARM_UPS` times on a side stream, and capture it there; return its losses and the replay."""
         with torch.cuda.device(self.device):
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):

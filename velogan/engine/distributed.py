@@ -187,7 +187,7 @@ def _flat_gradient(weight: nn.Parameter) -> Tensor:
 
 @contextmanager
 def init_distributed(device: str, *, process_timeout: float) -> Iterator[DistributedContext]:
-    """Join the process group of torchrun's processes within the context; without torchrun the context is local.
+    """Join torchrun's process group, and leave it at the end; without torchrun, yield the context of one process.
 
     `device`: value of engine.device; on CUDA each process uses the GPU whose index is its local rank.
     """

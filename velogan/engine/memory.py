@@ -11,7 +11,7 @@ _MMAP_MAX, _TRIM_THRESHOLD = -4, -1  # malloc.h
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc reuse freed memory instead of returning it to the system; return whether that is possible.
+    """Make glibc reuse freed memory instead of returning it to the system; return whether that succeeded.
 
     Otherwise each step spends a tenth of its time on allocating the same pages again. Peak memory stays the same.
     """

@@ -48,8 +48,8 @@ def require_ray(extra: str, *modules: str, feature: str) -> None:
 
 
 @contextmanager
-def ray_session(address: str | None, *, memory: int = 0) -> Iterator[None]:
-    """Connect to Ray at `address`, or start it for this context with an object store of at least `memory` bytes.
+def ray_session(address: str | None, *, store_bytes: int = 0) -> Iterator[None]:
+    """Connect to Ray at `address`, or start it for this context with an object store of at least `store_bytes`.
 
     Raises ValueError if no Ray answers at `address`, OSError if Ray does not start.
     """
@@ -65,14 +65,14 @@ def ray_session(address: str | None, *, memory: int = 0) -> Iterator[None]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                _start_or_connect(address, folder, max(memory, MIN_STORE_BYTES))
+                _start_or_connect(address, folder, max(store_bytes, MIN_STORE_BYTES))
             with _sigterm_as_interrupt():
                 yield
         finally:
             ray.shutdown()
 
 
-def _start_or_connect(address: str | None, folder: str, memory: int) -> None:
+def _start_or_connect(address: str | None, folder: str, store_bytes: int) -> None:
     import ray
 
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -85,7 +85,7 @@ def _start_or_connect(address: str | None, folder: str, memory: int) -> None:
     os.environ.update(child_environment())
     options |= {"num_cpus": len(available_cores()), "include_dashboard": False, "_temp_dir": folder}
     try:
-        ray.init(address="local", object_store_memory=memory, **options)
+        ray.init(address="local", object_store_memory=store_bytes, **options)
     except Exception as error:  # Ray raises no specific class here
         raise OSError(f"Ray did not start, perhaps on a busy machine: run the same command again ({error})") from error
 

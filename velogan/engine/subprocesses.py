@@ -1,4 +1,4 @@
-"""Functions in a subprocess: it reads the request as JSON from standard input, and prints the result as last line."""
+"""Functions in a subprocess: it reads the request as JSON from standard input, and prints its result last."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Bf16Gemm:
         return result
 
     def few_channel_gradient(self, features: Tensor, image: Tensor, *, kernel: int, pad: int) -> Tensor:
-        """Return the weight gradient `(kernel, kernel, C, F)` in float32.
+        """Return the gradient of the weights, `(kernel, kernel, C, F)` float32.
 
         At (i, j) it is the sum over all (y, x) of the features `(N, F, h, w)` at (y, x) times the image `(N, C, H, W)`
         at (y + i - pad, x + j - pad), which is 0 outside its bounds.

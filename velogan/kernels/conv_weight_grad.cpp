@@ -45,16 +45,16 @@ void weight_gradient(const bf16 *x, const bf16 *g, float *dw, int64_t n, int64_t
     const int64_t groups = (rows + group - 1) / group;
 #pragma omp parallel num_threads(threads)
     for (int64_t step = 0; step < n * groups; step++) {
-        const int64_t picture = step / groups, first = step % groups * group, count = std::min(group, rows - first);
+        const int64_t number = step / groups, first = step % groups * group, count = std::min(group, rows - first);
 #pragma omp for schedule(static) nowait
         for (int64_t y = 0; y < count; y++) {
-            const bf16 *row = g + (picture * rows + first + y) * columns * out;
+            const bf16 *row = g + (number * rows + first + y) * columns * out;
             pack(row, none.get(), columns, out, 0, 1, pairs, gradient.get() + y * pairs * BLOCK * 2, g_block);
         }
 #pragma omp for schedule(static)
         for (int64_t line = 0; line < parts * lines; line++) {
             const int64_t part = line / lines, y = line % lines, at = stride * (first + y) + part - pad;
-            const bf16 *row = at >= 0 && at < h ? x + (picture * h + at) * w * c : nullptr;
+            const bf16 *row = at >= 0 && at < h ? x + (number * h + at) * w * c : nullptr;
             for (int64_t j = 0; j < k; j++) {
                 bf16 *to = image.get() + (j * parts + part) * in_blocks * x_block + y * pairs * BLOCK * 2;
                 pack(row, none.get(), w, c, j - pad, stride, pairs, to, x_block);

@@ -20,7 +20,7 @@ void weight_gradient32(const float *x, const float *g, float *dw, int64_t n, int
         return std::min(last, over(size + pad - i, stride));
     };
 #pragma omp parallel num_threads(threads)
-    for (int64_t picture = 0; picture < n; picture++)
+    for (int64_t number = 0; number < n; number++)
         for (int64_t first = 0; first < rows; first += group)
 #pragma omp for schedule(static) nowait // a task's sums are always the same thread's
             for (int64_t task = 0; task < taps * panels; task++) {
@@ -28,9 +28,9 @@ void weight_gradient32(const float *x, const float *g, float *dw, int64_t n, int
                 const int64_t top = begin(i, first), left = begin(j, 0);
                 const int64_t lines = end(i, std::min(first + group, rows), h) - top, count = end(j, columns, w) - left;
                 if (lines <= 0 || count <= 0) continue;
-                const int64_t line = picture * h + top * stride + i - pad;
+                const int64_t line = number * h + top * stride + i - pad;
                 const float *b = x + (line * w + left * stride + j - pad) * c + channel;
-                const float *a = g + ((picture * rows + top) * columns + left) * out;
+                const float *a = g + ((number * rows + top) * columns + left) * out;
                 const Walk of_a{out, columns * out}, of_b{stride * c, stride * w * c};
                 for (int64_t o = 0, high; o < out; o += high) {
                     high = (out - o) % HIGH ? 4 : HIGH;

@@ -1,4 +1,4 @@
-// Products of float32 matrices for any CPU, and their helpers: vectors are as wide as the compiler's target has them.
+// Products of float32 matrices for any CPU, and their helpers: vectors are as wide as the compiler's target supports.
 // Images are dense and channels-last.
 #pragma once
 #include <algorithm>
@@ -48,7 +48,7 @@ struct Walk {
     int64_t step, line = 0;
 };
 
-// Row r of c becomes, or has added, the sum over k of a[r * row + k] b[k], where k walks: ROWS rows, PANEL columns.
+// Sets row r of c to, or adds to it, the sum over k of a[r * row + k] b[k], where k walks: ROWS rows, PANEL columns.
 template <int ROWS, bool ADD>
 void product(const float *a, int64_t row, Walk of_a, const float *b, Walk of_b, int64_t count, int64_t lines, float *c,
              int64_t c_row) {

@@ -1,7 +1,7 @@
 """Bind native float32 convolutions and their gradients, by matrix products, for any CPU.
 
 They replace `Bf16Gemm` on CPUs on which bfloat16 is slow: 3x3 convolutions use Winograd's algorithm F(4x4, 3x3), with
-a quarter of the multiplications; weight gradients of others are faster than PyTorch's on channels-last images. Sums
+a quarter of the multiplications; other weight gradients avoid PyTorch's, which are slow on channels-last images. Sums
 do not depend on the number of threads. Images are `(N, C, H, W)` float32, dense and channels-last.
 """
 

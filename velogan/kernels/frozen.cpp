@@ -159,7 +159,7 @@ void frozen_depthwise(const bf16 *x, const float *weight, const float *bias, con
         const int64_t from = place + pad - i;
         return from < 0 || from % stride ? int64_t(-1) : from / stride;
     };
-    // For columns from `first` up to, not including, `last` the kernel is inside the row; with gaps for no column.
+    // For columns from `first` up to, not including, `last` the kernel is inside the row; with `gaps`, no column.
     const bool gaps = back && stride > 1;
     const int64_t step = back ? 1 : stride, before = back ? k - 1 - left : left;
     const int64_t first = gaps ? across : (before + step - 1) / step;

@@ -23,7 +23,7 @@ from velogan.kernels.norms import data_pointer, empty_channels_last, to_channels
 from velogan.types import forward_kind_of, has_hooks
 
 _LANES = 16
-_MAX_TAPS = 49  # of a depthwise convolution
+_MAX_AREA = 49  # of a depthwise convolution
 _MAX_STEM_INPUTS = 112  # inputs of each output of the first convolution
 
 
@@ -77,13 +77,13 @@ def fits_frozen(net: nn.Module) -> bool:
     points = [conv for block in features.blocks for conv in (block.expand, block.project) if conv is not None]
     return (
         all(conv.in_channels % 2 == conv.out_channels % 2 == 0 for conv in points)
-        and all(b.depthwise.in_channels % _LANES == 0 and _taps(b.depthwise) <= _MAX_TAPS for b in features.blocks)
+        and all(b.depthwise.in_channels % _LANES == 0 and _area(b.depthwise) <= _MAX_AREA for b in features.blocks)
         and features.stem.out_channels % 2 == 0
-        and features.stem.in_channels * _taps(features.stem) <= _MAX_STEM_INPUTS
+        and features.stem.in_channels * _area(features.stem) <= _MAX_STEM_INPUTS
     )
 
 
-def _taps(conv: nn.Conv2d) -> int:
+def _area(conv: nn.Conv2d) -> int:
     return conv.kernel_size[0] * conv.kernel_size[1]
 
 
@@ -98,7 +98,7 @@ class _Pointwise:
         self._run = bind(library, "frozen_pointwise", 6, 4)
 
     def __call__(self, x: Tensor, *, relu6: bool = False, residual: Tensor | None = None) -> Tensor:
-        return self._product(x, self._weight, self.outputs, bias=self._bias, addend=residual, relu6=relu6)
+        return self._multiply(x, self._weight, self.outputs, bias=self._bias, addend=residual, relu6=relu6)
 
     def input_gradient(
         self, grad_out: Tensor, *, relu6_output: Tensor | None = None, accumulate: Tensor | None = None
@@ -108,9 +108,9 @@ class _Pointwise:
         relu6_output: the input, if it is the output of a ReLU6, whose derivative is then included
         accumulate: another gradient of the input, which is added
         """
-        return self._product(grad_out, self._transposed, self.inputs, relu6_output=relu6_output, addend=accumulate)
+        return self._multiply(grad_out, self._transposed, self.inputs, relu6_output=relu6_output, addend=accumulate)
 
-    def _product(
+    def _multiply(
         self,
         x: Tensor,
         weight: Tensor,

@@ -59,7 +59,7 @@ def to_native(net: nn.Module, *, kernels: NormKernels, gemm: NativeGemm | None, 
     """Return a module that computes `net` by native kernels as far as possible.
 
     It is `FrozenMaps` for a frozen feature network, `FrozenMix` for a module that mixes feature maps, else `Fused`, to
-    which `recompute` is passed. The first two need a `Bf16Gemm`; without it they are `net` itself.
+    which `recompute` is passed. The first two need a `Bf16Gemm`, and `FrozenMaps` also `fits_frozen`; else it is `net`.
     """
     kind = forward_kind_of(net)
     if kind == "maps":
@@ -123,7 +123,7 @@ class _Planner:
         return layer, self._consume_epilogue(self._kernels.epilogue)
 
     def _consume_epilogue(self, kernel: Callable[..., tuple[Tensor, Tensor]]) -> PlanStep:
-        """Return a step that calls `kernel`; remove the layers in it: activation or residual add, then padding."""
+        """Return a step that calls `kernel`; remove the layers in it: an activation or residual add, then padding."""
         slope, has_residual = 1.0, self._remaining[:1] == [RESIDUAL_END]
         pad = 0
         if has_residual:

@@ -24,7 +24,7 @@ from velogan.types import forward_kind_of
 
 
 class Accelerator:
-    """Speeds up networks on one device, by methods that are measured to be faster there, once, at first use.
+    """Speeds up networks on one device. Whether bfloat16 and Winograd are faster there is measured once, at first use.
 
     `cache` is the folder for the native kernels.
     """

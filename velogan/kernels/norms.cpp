@@ -224,7 +224,7 @@ void backward(const T *g, const T *inner, const T *x, const float *mean, const f
     }
 }
 
-// As `forward`, without the norm: activation or residual add, then padding.
+// Like `forward` without the norm: activation or residual add, then padding.
 template <typename T>
 void forward_plain(const T *x, const T *residual, int64_t residual_image, int64_t residual_row, T *out, const Shape &s,
                    float slope, int threads) {

@@ -72,7 +72,7 @@ class NormKernels(ABC):
 def empty_channels_last(
     n: int, c: int, h: int, w: int, *, dtype: torch.dtype, device: torch.device | None = None
 ) -> Tensor:
-    """Return an empty tensor `(N, C, H, W)`, dense and channels-last; not a view, so that autograd adds in place."""
+    """Return an uninitialised dense channels-last tensor `(N, C, H, W)`; not a view, so that autograd adds in place."""
     return torch.empty_strided((n, c, h, w), (h * w * c, 1, w * c, c), dtype=dtype, device=device)
 
 

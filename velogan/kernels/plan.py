@@ -79,8 +79,8 @@ def plain_plan(layers: Iterable[nn.Module]) -> Plan:
 class PlannedNetwork(nn.Module):
     """Computes `net` by the steps of `plan`, with the same weights. `layout` is the memory layout that the steps need.
 
-    With `recompute`, few activations are stored for the backward pass; see `recompute_segments`. While a declared
-    module of `net` has hooks, `net` itself runs.
+    With `recompute`, few activations are stored for the backward pass; see `recompute_segments`. While a module
+    that declares its `forward_kind` has hooks, `net` itself runs.
     """
 
     def __init__(self, net: nn.Module, plan: Plan, *, layout: torch.memory_format | None = None, recompute: bool):

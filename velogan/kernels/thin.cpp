@@ -75,18 +75,18 @@ void thin_gradient(const bf16 *x, const bf16 *image, float *sums, int64_t n, int
         std::fill_n(none.get(), f, bf16(0));
 #pragma omp for schedule(dynamic)
         for (int64_t chunk = 0; chunk < n * chunks; chunk++) {
-            const int64_t picture = chunk / chunks, first = chunk % chunks * ROWS, last = std::min(first + ROWS, rows);
+            const int64_t number = chunk / chunks, first = chunk % chunks * ROWS, last = std::min(first + ROWS, rows);
             for (int64_t line = 0; line < last - first + k - 1; line++) {
                 const int64_t row = first + line - pad;
                 std::fill_n(padded.get(), words + c, bf16(0));
                 if (row >= 0 && row < h)
-                    std::copy_n(image + (picture * h + row) * w * c, std::min(w * c, words + c - pad * c),
+                    std::copy_n(image + (number * h + row) * w * c, std::min(w * c, words + c - pad * c),
                                 padded.get() + pad * c);
                 for (int64_t i = 0; i < words; i++) // two neighbours in one word
                     lines[line * words + i] = uint32_t(padded[i]) | uint32_t(padded[i + c]) << 16;
             }
             for (int64_t row = first; row < last; row++) {
-                const bf16 *from = x + (picture * rows + row) * across * f;
+                const bf16 *from = x + (number * rows + row) * across * f;
                 for (int64_t p = 0; p < pairs; p++)
                     for (int64_t i = 0; i < f; i += 16) {
                         const bf16 *one = from + 2 * p * f, *two = 2 * p + 1 < across ? one + f : none.get();

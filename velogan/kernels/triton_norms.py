@@ -245,7 +245,7 @@ def _padded_position(i, size, k: tl.constexpr, pad: tl.constexpr):
 
 @triton.jit
 def _folded_gradient(g, unpadded, n, pixel, channel, mask, h, w, c, pad: tl.constexpr, has_unpadded: tl.constexpr):
-    """Return the gradient of pixels: its sum over their copies in the padded result, plus the unpadded result's."""
+    """Return the gradient of pixels: the sum over their copies in the padded result, plus that of the unpadded one."""
     row, column = pixel // w, pixel % w
     padded_w, padded_h = w + 2 * pad, h + 2 * pad
     total = tl.zeros(mask.shape, tl.float32)

@@ -45,7 +45,7 @@ struct Plane {
         if (parts == 1) return {row / down, row % down, i - row * across};
         return {strip / down / blocks, strip % down, strip / down % blocks * wide + k};
     }
-    // Whether the strip's tiles follow those of the strip before it, downwards.
+    // Whether the strip's tiles are below the tiles of the strip before it, or continue them.
     bool follows(int64_t strip) const { return parts == 1 || strip % down; }
     // Products for each pair of channels, in each direction.
     int64_t products() const { return 1 + 3 * parts; }
@@ -57,15 +57,15 @@ struct Place {
     Place(int64_t q, int64_t parts) : place(q ? 1 + (q - 1) / parts : 0), part(q ? (q - 1) % parts : 0) {}
 };
 
-// Writes to `at` pointers to the pixels of a square of `side` in an image (h, w, c) of the pictures x, whose tiles begin
+// Writes to `at` pointers to the pixels of a square of `side` in one of the images x (h, w, c), whose tiles begin
 // `before` pixels outside of it; those that are not in the image are `none`.
 void pixels(const bf16 *x, const bf16 *none, const bf16 **at, int side, const Plane &s, Tile t, int64_t before,
             int64_t h, int64_t w, int64_t c) {
-    const int64_t d = s.dilation, picture = d > 1 ? t.image / (d * d) : t.image, phase = t.image - picture * d * d;
+    const int64_t d = s.dilation, number = d > 1 ? t.image / (d * d) : t.image, phase = t.image - number * d * d;
     const int64_t row = phase / d, top = 2 * t.row * d + row - before;
     const int64_t left = 2 * t.column * d + phase - row * d - before;
     const bool there = t.image < s.images;
-    x += picture * h * w * c;
+    x += number * h * w * c;
     for (int64_t i = top; i < top + side * d; i += d)
         for (int64_t j = left; j < left + side * d; j += d)
             *at++ = there && i >= 0 && i < h && j >= 0 && j < w ? x + (i * w + j) * c : none;

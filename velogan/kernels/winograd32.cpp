@@ -66,16 +66,16 @@ struct Plane {
     int64_t down = over(out_h, 4), across = over(out_w, 4), tiles = n * down * across;
 };
 
-// Writes to `at` pointers to the pixels of tile t, a square of `side` in the pictures x (h, w, c) that begins `before`
-// pixels outside of them; those that are not in the image are `none`.
+// Writes to `at` pointers to the pixels of tile t, a square of `side` in one of the images x (h, w, c), whose tiles
+// begin `before` pixels outside of it; those that are not in the image are `none`.
 template <typename T>
 void pixels(T *x, T *none, T **at, int side, const Plane &s, int64_t t, int64_t before, int64_t h, int64_t w,
             int64_t c) {
-    const int64_t row = t / s.across, picture = row / s.down;
-    const int64_t top = (row - picture * s.down) * 4 - before, left = (t - row * s.across) * 4 - before;
+    const int64_t row = t / s.across, number = row / s.down;
+    const int64_t top = (row - number * s.down) * 4 - before, left = (t - row * s.across) * 4 - before;
     for (int64_t i = top; i < top + side; i++)
         for (int64_t j = left; j < left + side; j++)
-            *at++ = i >= 0 && i < h && j >= 0 && j < w ? x + ((picture * h + i) * w + j) * c : none;
+            *at++ = i >= 0 && i < h && j >= 0 && j < w ? x + ((number * h + i) * w + j) * c : none;
 }
 
 // Writes the places of a square of pixels, `place` numbers apart, for all channels and 0 up to whole vectors.
@@ -129,8 +129,8 @@ void convolve(const float *x, const float *none, const float *u, float *y, const
 
 extern "C" {
 
-// Transforms 3x3 weights to u (36, columns / PANEL rounded up, rows, PANEL). That of input `row`, of the result's
-// `column` and of tap (i, j) lies at w[row * r + column * o + i * down + j * across].
+// Transforms 3x3 weights to u (36, columns / PANEL rounded up, rows, PANEL). The weight of input channel
+// `row`, output channel `column` and tap (i, j) lies at w[row * r + column * o + i * down + j * across].
 void winograd32_weights(const float *w, float *u, int64_t rows, int64_t columns, int64_t r, int64_t o, int64_t down,
                         int64_t across, int threads) {
     const int64_t panels = over(columns, PANEL), place = panels * rows * PANEL;

@@ -26,7 +26,7 @@ MIN_TIMED_S = 1.0
 
 @dataclass(frozen=True)
 class ImageCost:
-    """Step time per image; memory."""
+    """Step time per image, and peak memory."""
 
     seconds: float
     """Seconds per image of each domain."""

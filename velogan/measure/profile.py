@@ -20,7 +20,7 @@ from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
 from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
-from velogan.measure.traces.breakdown import idle, kernels, launches, streams, temporal
+from velogan.measure.traces import breakdown
 from velogan.measure.traces.reading import allow_captured_graphs, load_events, read_timeline
 from velogan.measure.traces.timeline import STEP
 from velogan.observe.machine import describe_machine
@@ -84,11 +84,11 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
         "decisions": [asdict(decision) for decision in decisions],
         "machine": describe_machine(device),
         "device": timeline.device,
-        "temporal": temporal(timeline),
-        "idle": idle(timeline) if on_cuda else None,
-        "kernels": kernels(timeline),
-        "launches": launches(timeline) if on_cuda else None,
-        "streams": streams(timeline) if on_cuda else None,
+        "temporal": breakdown.summarize_temporal(timeline),
+        "idle": breakdown.summarize_idle(timeline) if on_cuda else None,
+        "kernels": breakdown.summarize_kernels(timeline),
+        "launches": breakdown.summarize_launches(timeline) if on_cuda else None,
+        "streams": breakdown.summarize_streams(timeline) if on_cuda else None,
         "page": str(out / "profile.html"),
         "trace": str(trace),
     }

@@ -60,7 +60,7 @@ def translate_at_scale(
     *,
     workers: int,
     options: TranslateOptions,
-    gpus: bool = False,
+    uses_gpus: bool = False,
     address: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Summary, float]:
@@ -70,7 +70,7 @@ def translate_at_scale(
 
     load: loads the generator in a worker; must be picklable
     workers: number of processes
-    gpus: whether workers use GPUs, in equal shares
+    uses_gpus: whether workers use GPUs, in equal shares
     address: address of a running Ray cluster; None: start Ray on this machine
     progress: called with the number of finished pictures
 
@@ -95,7 +95,7 @@ def translate_at_scale(
 
         started = time.perf_counter()
         try:
-            for number, summary, memory in _finished_parts(work, load, options, workers, gpus=gpus):
+            for number, summary, memory in _finished_parts(work, load, options, workers, uses_gpus=uses_gpus):
                 total, peak = total.merge(summary), max(peak, memory)
                 del remaining[number]
                 if progress is not None:
@@ -111,14 +111,14 @@ def translate_at_scale(
 
 
 def _finished_parts(
-    work: PartitionedWork, load: LoadTranslator, options: TranslateOptions, workers: int, *, gpus: bool
+    work: PartitionedWork, load: LoadTranslator, options: TranslateOptions, workers: int, *, uses_gpus: bool
 ) -> Iterator[tuple[int, Summary, float]]:
-    """Yield the number of each finished part, its summary and the peak memory of its worker in MB."""
+    """Translate all parts; for each, yield its number, its summary and its worker's peak memory in MB."""
     import ray
     from ray.data import ActorPoolStrategy, DataContext, from_items
 
     cpus, gpus_per_worker = _divide_resources(
-        [node["Resources"] for node in ray.nodes() if node["Alive"]], workers, gpus=gpus
+        [node["Resources"] for node in ray.nodes() if node["Alive"]], workers, uses_gpus=uses_gpus
     )
     rows = [{"part": number, "names": b"\0".join(map(os.fsencode, names))} for number, names in enumerate(work.parts())]
     logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -148,14 +148,14 @@ def _finished_parts(
         DataContext._set_current(previous_context)
 
 
-def _divide_resources(nodes: Sequence[dict[str, float]], workers: int, *, gpus: bool) -> tuple[float, float]:
+def _divide_resources(nodes: Sequence[dict[str, float]], workers: int, *, uses_gpus: bool) -> tuple[float, float]:
     """Return each worker's share of CPUs, at most the largest node's, and of GPUs, at most 1."""
     cores = [node.get("CPU", 0.0) for node in nodes]
     cpus_per_worker = sum(cores) / workers
     cpus = float(min(int(cpus_per_worker), int(max(cores))))
     if cpus_per_worker < 1:
         cpus = int(1000 * cpus_per_worker) / 1000
-    share = sum(node.get("GPU", 0.0) for node in nodes) / workers if gpus else 0.0
+    share = sum(node.get("GPU", 0.0) for node in nodes) / workers if uses_gpus else 0.0
     return cpus, 1.0 if share >= 1 else int(1000 * share) / 1000
 
 

@@ -66,7 +66,7 @@ def find_largest_batch(
 ) -> tuple[int, str]:
     """Return the largest batch size, a power of two up to `max_batch`, that fits (0 if none), and why it is not larger.
 
-    resident_bytes: size in bytes of each domain's images that a CUDA device caches if they fit
+    resident_bytes: sizes in bytes of the domains whose images a CUDA device caches if they fit
     limit_mb: memory that a step on a CPU may use, in MB of 2^20 bytes; None: no limit
     classes: number of classes of label maps; 0 without label maps
     """

@@ -40,8 +40,8 @@ Prepare = Callable[[Batch], Batch]
 def build_roles(method: Method, spec: Spec, *, seed: int, colours: Tensor | None = None) -> dict[str, Role]:
     """Build the networks by role, initialised from `seed` in the reference implementation's order, on the CPU.
 
-    `colours`: `Labels.colours` of the classes that a segmenter predicts; None: no segmenter. Raises ValueError if a
-    segmenter is built and the images of A and B differ in their number of channels.
+    `colours`: `(K, C)`, of the classes that a segmenter predicts (see `Labels`); None: no segmenter. Raises ValueError
+    if a segmenter is built and the images of A and B differ in their number of channels.
     """
     torch.manual_seed(seed)
     roles = method.roles(spec, NetworkFactory())
@@ -51,7 +51,7 @@ def build_roles(method: Method, spec: Spec, *, seed: int, colours: Tensor | None
 
 
 _MAX_SEGMENTER_CHANNELS = 32
-"""Maximum of the segmenter's base width; else it is the base width of the generator from A to B."""
+"""Maximum base width of the segmenter, which otherwise has the base width of the generator from A to B."""
 
 
 def _build_segmenter(spec: Spec, colours: Tensor) -> Role:
@@ -87,7 +87,7 @@ def build_step(
     shape: (H, W) of the images
     roles: the networks; default: new ones, with a segmenter if there are label maps
     classes: number of classes of label maps, for new networks
-    prepare: returns the function that preprocesses batches of a split; default: batches need no preprocessing
+    prepare: returns, for a split, the function that preprocesses its batches; default: they need no preprocessing
     distributed: context of this rank; default: a single process
     active_phases: names of the phases to run; default: all
     """

@@ -26,7 +26,7 @@ MODES: dict[str, dict[str, str]] = {
     "graph": {},
     "streams": {},
 }
-"""For each mode, the values of fields that are `auto`."""
+"""The values that each mode sets for fields that are `auto`."""
 
 BATCH_NORMS = {"batch", "sync_batch"}
 """Norms whose statistics are computed over the batch."""
@@ -127,7 +127,7 @@ def resolve_auto(
     """Return `config` with every `auto` resolved, and the decisions. Raises ValueError if requested settings conflict.
 
     load_kernels: returns the native kernels for a device, or the reason why they are not available
-    measure_gemm_speedup: measures how fast native convolutions of a precision are relative to PyTorch's; 0: unavailable
+    measure_gemm_speedup: measures how fast native convolutions of a precision are relative to PyTorch's; 0: none fits
     """
     device = select_device(config)
     engine = config.model_copy(update={"device": str(device), "threads": config.threads or len(available_cores())})
@@ -157,7 +157,7 @@ def resolve_auto(
 
 
 def find_conflict(engine: EngineConfig, run: RunProperties) -> str:
-    """Return the message of the first row of `CONFLICTS` that applies; empty if none does."""
+    """Return the message of the first entry of `CONFLICTS` whose condition holds; empty if none does."""
     return next((message.format_map(dict(engine)) for applies, message in CONFLICTS if applies(engine, run)), "")
 
 

@@ -45,7 +45,7 @@ def resolve_engine_on_resume(
     A resumed run keeps its settings if it can. Raises ValueError if the requested settings are not possible.
 
     - Unchanged: this machine supports `previous`, and the user requests no other settings.
-    - Threads only: the default, one per core, differs on this machine. Results stay the same: the reason is empty.
+    - Threads only: their default, one per core, differs on this machine. Results stay the same, so the reason is empty.
     - User override: the requested fields change. If mode or device changes, or fields conflict, all are resolved again.
     - Unsupported here: `previous` does not suit this machine or number of `processes`; all fields are resolved again.
     """
@@ -97,7 +97,7 @@ def unsupported_reason(engine: EngineConfig) -> str:
 
 
 def assign_threads(distributed: DistributedContext, requested: EngineConfig, engine: EngineConfig) -> EngineConfig:
-    """Return rank 0's `engine` with this rank's number of threads. Raises ValueError if it is unsupported here."""
+    """Return rank 0's `engine` with this rank's number of threads. Raises ValueError if this machine lacks support."""
     if not distributed.is_distributed:
         return engine
     if missing := unsupported_reason(engine):

@@ -38,7 +38,7 @@ def load_gemm(precision: str) -> NativeGemm | None:
 
 
 def build_forward_net(net: nn.Module, engine: EngineConfig) -> nn.Module:
-    """Return the faster equivalent of one network; see `build_forward_nets`."""
+    """Return `net` itself or a faster equivalent; see `build_forward_nets`."""
     return build_forward_nets({"net": net}, engine)["net"]
 
 

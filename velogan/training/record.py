@@ -77,7 +77,7 @@ def _describe_domain(source: DomainSource, train: Domain, held_out: Domain | Non
 
 
 def format_decisions(decisions: Sequence[Decision]) -> list[str]:
-    """Return lines to print: enabled engine settings, then precision, kernels and decisions outside the engine."""
+    """Return lines to print: enabled engine settings, then decisions outside the engine, precision and kernels."""
     fields = EngineConfig.model_fields
     enabled = [decision for decision in decisions if decision.field in fields and decision.value != "off"]
     values = [decision.field if decision.value == "on" else decision.value for decision in enabled]

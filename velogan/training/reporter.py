@@ -15,7 +15,7 @@ from velogan.report import write_report
 from velogan.report.failures import ENDED, describe_improvement, find_failures
 
 FORECAST_S = 60.0
-"""Seconds of training after which the forecast of the end is printed; by then the speed is known."""
+"""Seconds of training after which the run's end is forecast; by then the speed is known."""
 
 
 class Reporter:
@@ -51,7 +51,7 @@ class Reporter:
             self._report_once("forecast", forecast(images, images_per_s=speed, total=total, left_s=left_s))
 
     def log_scores(self, images: int, scores: Mapping[str, Any], *, is_final: bool) -> None:
-        """Add a row with the scores of a checkpoint to the log; `is_final`: whether it is the run's last."""
+        """Log the scores of a checkpoint; `is_final`: whether it is the last checkpoint of the run."""
         self._log.write({**self._progress_fields(images), **scores, **({ENDED: True} if is_final else {})})
 
     def report_failures(self, *, is_final: bool) -> None:

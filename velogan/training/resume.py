@@ -66,7 +66,7 @@ def start_or_resume(
 
 
 def _find_checkpoint(context: RunContext) -> Path | None:
-    """Return the newest valid checkpoint, if any; hide newer corrupt ones, and the best if it is corrupt."""
+    """Return the newest valid checkpoint, if any; hide corrupt newer ones, and the best one if it is corrupt."""
     folder, print_line = context.folder, context.display.print_line
     checkpoint, corrupt = latest_valid_checkpoint(folder)
     best_mark = read_best(folder)

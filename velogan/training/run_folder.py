@@ -26,7 +26,7 @@ FIELDS_CHANGEABLE_ON_RESUME = (
     "train.samples",
     "train.start",
 )
-"""Fields that may change when a run is resumed, besides those of the engine: they do not change what is learned."""
+"""Fields that may change when a run is resumed, like all fields of the section engine."""
 
 IMAGE_FOLDERS = ("data.path", "data.masks_a", "data.masks_b", "data.labels_a", "data.labels_b")
 """Fields that may change to a folder with the same images; `start_or_resume` checks that these are the same."""

@@ -30,7 +30,7 @@ class CheckpointSaver:
             self._folder,
             images=images,
             networks=checkpoint_networks(self._context.config, self._roles, self._trainer.ema.nets),
-            headers=self._headers(images),
+            headers=self._build_headers(images),
             state=self._trainer.state_dict(),
             clock=self._trainer.clock_state(),
         )
@@ -50,7 +50,7 @@ class CheckpointSaver:
             superseded = checkpoint
         mark_best(self._folder, checkpoint=chosen, name=name, score=best["score"], scored_on=on, instead_of=superseded)
 
-    def _headers(self, images: int) -> dict[str, dict[str, Any]]:
+    def _build_headers(self, images: int) -> dict[str, dict[str, Any]]:
         config, sources = self._context.config, self._context.data.sources
         origin = {
             "method": config.method.kind,

@@ -62,7 +62,7 @@ class Session:
         with self.log, stop_on_signal(trainer):
             if architecture is not None:
                 architecture.start(trainer.images)
-            hooks = self._hooks(sampler, architecture)
+            hooks = self._build_hooks(sampler, architecture)
             is_ended = self.stopping.is_patience_exhausted
             self._report_start(is_ended=is_ended)
             try:
@@ -89,7 +89,7 @@ class Session:
             world_size=trainer.distributed.world_size,
         )
 
-    def _hooks(self, sampler: GridWriter | None, architecture: ArchitectureRecorder | None) -> list[Hook]:
+    def _build_hooks(self, sampler: GridWriter | None, architecture: ArchitectureRecorder | None) -> list[Hook]:
         train, length = self.config.train, self.trainer.length
         hooks = [Hook(parse_span(train.log_every), self.reporter.log_progress)]
         if sampler is not None:

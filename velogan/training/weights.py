@@ -78,7 +78,7 @@ def read_initial_weights(path: Path) -> dict[str, RecognisedNetwork]:
 def load_initial_weights(
     config: Config, roles: Mapping[str, Role], *, weights: Mapping[str, RecognisedNetwork], path: Path
 ) -> str:
-    """Load `weights`, read from `path`, into the networks of `roles`; return a line that lists them.
+    """Load `weights`, read from `path`, into the networks of `roles`; return a message that lists them.
 
     A network starts from scratch if `weights` lacks it or, unless it is a generator, if its weights do not fit.
     Raises ValueError if the weights of a generator do not fit, or if no network is loaded.

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from velogan.measure.traces.breakdown import (
-    idle,
-    kernels,
-    launches,
-    streams,
-    temporal,
+    summarize_idle,
+    summarize_kernels,
+    summarize_launches,
+    summarize_streams,
+    summarize_temporal,
 )
 from velogan.measure.traces.reading import load_events, read_timeline
 from velogan.measure.traces.timeline import Activity, Launch, Timeline
@@ -38,7 +38,7 @@ def _check_row(row: dict[str, Any], count: int, microseconds: float, *, counts: 
 
 
 def test_temporal(timeline: Timeline):
-    table = temporal(timeline)
+    table = summarize_temporal(timeline)
     compute = 100 + 10 + 4 + 100 + 10
     _check_row(table["compute"], 5, compute, counts=7, time=WINDOW)
     _check_row(table["non_compute"], 2, 4 + 6, counts=7, time=WINDOW)  # the copy overlaps the update for 8 us of its 14
@@ -47,7 +47,7 @@ def test_temporal(timeline: Timeline):
 
 
 def test_idle(timeline: Timeline):
-    table = idle(timeline)
+    table = summarize_idle(timeline)
     late = (220 - 160.02) + (320 - 224)  # launched at 205 and 250, when nothing ran
     _check_row(table["host_wait"], 2, late, counts=4, time=WINDOW - BUSY)
     _check_row(table["kernel_wait"], 1, 0.02, counts=4, time=WINDOW - BUSY)
@@ -56,7 +56,7 @@ def test_idle(timeline: Timeline):
 
 
 def test_kernels(timeline: Timeline):
-    table = kernels(timeline, top=2)
+    table = summarize_kernels(timeline, top=2)
     _check_row(table["compute"], 5, KERNELS - 18, counts=7, time=KERNELS)
     _check_row(table["memory"], 2, 4 + 14, counts=7, time=KERNELS)
     _check_row(table["communication"], 0, 0, counts=7, time=KERNELS)
@@ -68,7 +68,7 @@ def test_kernels(timeline: Timeline):
 
 
 def test_launches(timeline: Timeline):
-    table = launches(timeline)
+    table = summarize_launches(timeline)
     spent = 10 + 5 + 10 + 60 + 2 + 5 + 3  # the synchronisation launches nothing
     delays = (50 - 40) + (150.02 - 120) + (220 - 215) + (320 - 310) + (450 - 334) + (454 - 425) + (456 - 433)
     _check_row(table["short"], 1, 4, counts=7, time=KERNELS)
@@ -88,14 +88,14 @@ def _counts(bins: list[dict[str, float]]) -> dict[float, float]:
 
 
 def test_streams_overlap_while_two_run(timeline: Timeline):
-    table = streams(timeline)
+    table = summarize_streams(timeline)
     assert table
     assert [lane["stream"] for lane in table["lanes"]] == [7, 8]
     (copy,) = table["lanes"][1]["spans"]
     assert (copy["group"], copy["start"], copy["end"]) == ("copies and fills", 456 - 50, 470 - 50)
     assert table["overlap"]["microseconds"] == 464 - 456
     assert table["overlap"]["share_of_busy"] == pytest.approx(8 / BUSY, abs=1e-5)
-    assert streams(replace(timeline, work=[work for work in timeline.work if work.stream == 7])) is None
+    assert summarize_streams(replace(timeline, work=[work for work in timeline.work if work.stream == 7])) is None
 
 
 def test_a_graph_s_launch_is_divided_among_its_kernels(timeline: Timeline):
@@ -104,11 +104,11 @@ def test_a_graph_s_launch_is_divided_among_its_kernels(timeline: Timeline):
     kernel = timeline.work[0]
     work = [replace(kernel, spans=(span,), launch=launch) for span in spans]
     graph = replace(timeline, work=work, window=(50.0, 80.0))
-    table = launches(graph)
+    table = summarize_launches(graph)
     assert (table["short"]["count"], table["short"]["microseconds"]) == (1, pytest.approx(80 - 71.01))
     assert table["of"]["launches"] == {"count": 1, "microseconds": 30}
     assert table["of"]["delays"] == {"count": 1, "microseconds": 50 - 30}
-    waits = idle(graph)
+    waits = summarize_idle(graph)
     assert waits["host_wait"]["count"] == 0
     assert (waits["kernel_wait"]["count"], waits["other"]["count"]) == (1, 1)
 
@@ -120,7 +120,7 @@ def test_operators_on_a_cpu_are_counted_once():
         Activity("aten::copy_", ((50, 70),), "memory", "copies and fills"),
         Activity("aten::mul", ((140, 180),), "compute", "other"),
     ]
-    table = temporal(Timeline(device="cpu", window=(20, 200), steps=[(20, 200)], work=work))
+    table = summarize_temporal(Timeline(device="cpu", window=(20, 200), steps=[(20, 200)], work=work))
     assert table["compute"]["microseconds"] == 20 + 40
     assert table["non_compute"]["microseconds"] == 20
     assert table["idle"]["microseconds"] == 20 + 60 + 20

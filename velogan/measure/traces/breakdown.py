@@ -34,7 +34,7 @@ def make_row(count: float, microseconds: float, *, totals: tuple[float, float], 
     }
 
 
-def temporal(timeline: Timeline) -> Table:
+def summarize_temporal(timeline: Timeline) -> Table:
     """Return the time in which the device computes, in which it only copies or communicates, and in which it is idle.
 
     Each `count` is a number of kernels (on a CPU: operators), or of gaps for `idle`.
@@ -54,7 +54,7 @@ def temporal(timeline: Timeline) -> Table:
     }
 
 
-def idle(timeline: Timeline) -> Table:
+def summarize_idle(timeline: Timeline) -> Table:
     """Return the idle time of a CUDA device by reason.
 
     host_wait: the next kernel was launched only after the last one had ended
@@ -78,7 +78,7 @@ def _idle_reason(following: Activity | None, start: float, end: float) -> str:
     return "kernel_wait" if end - start < KERNEL_WAIT_US else "other"
 
 
-def kernels(timeline: Timeline, *, top: int = 15) -> Table:
+def summarize_kernels(timeline: Timeline, *, top: int = 15) -> Table:
     """Return the time of kernels (on a CPU: operators) by kind, by group and by name, for the `top` longest names.
 
     Copies are also listed by kind, in `by_memory_kind`. Shares are relative to all kernels and their total duration.
@@ -103,7 +103,7 @@ def kernels(timeline: Timeline, *, top: int = 15) -> Table:
     }
 
 
-def launches(timeline: Timeline) -> Table:
+def summarize_launches(timeline: Timeline) -> Table:
     """Return the kernel launches that may slow down a CUDA device.
 
     short: kernels that take less time than their launch; shares are relative to all kernels and their time
@@ -156,7 +156,7 @@ def histogram(durations: Iterable[float]) -> list[dict[str, float]]:
     return bins
 
 
-def streams(timeline: Timeline) -> Table | None:
+def summarize_streams(timeline: Timeline) -> Table | None:
     """Return the work of each stream in a step from the middle of the profile; None if there is only one stream.
 
     lanes: the spans of each stream, merged by group, in us from the step's first kernel
@@ -192,7 +192,7 @@ def _overlap(busy: Iterable[Sequence[Span]]) -> float:
 
 
 def _by_group(work: Iterable[Activity], step: Span) -> list[Table]:
-    """Return the spans of `work` in us from the step's start; close ones of the same group are merged."""
+    """Return the spans of `work` in us from the step's start; those of one group with small gaps are merged."""
     merged: list[Table] = []
     for activity in work:
         start, end = activity.start - step[0], activity.spans[-1][1] - step[0]

@@ -105,7 +105,7 @@ class _Call:
 
 
 def _read_host(events: Iterable[Event]) -> tuple[list[_Call], dict[int, tuple[Launch, str]]]:
-    """Return operators ordered by start, and launches by correlation id, each with the group of its operator."""
+    """Return operators, ordered by start; and by correlation id, launches with the group of their operator."""
     operators: list[_Call] = []
     launches: dict[int, tuple[Launch, str]] = {}
     stacks: dict[Any, list[_Call]] = {}  # the open calls of each thread

@@ -69,21 +69,21 @@ def train_on_workers(
     workers = {phase.name: (config, phase.name, phase.trains, (data.a.digest, data.b.digest)) for phase in phases}
     size = sum(weight.nbytes for net in trainer.nets.values() for weight in net.parameters())
     print_line(f"workers: {', '.join(workers)}; networks are exchanged every {every}")
-    with start(workers, cuda=trainer.device.type == "cuda", memory=20 * size) as execute:
+    with start(workers, cuda=trainer.device.type == "cuda", store_bytes=20 * size) as execute:
         RemoteStep(trainer, phases, execute, every=parse_span(every), print_line=print_line)
         yield
 
 
 @contextmanager
 def start_actors(
-    workers: Mapping[str, Sequence[Any]], *, address: str | None, cuda: bool, memory: int
+    workers: Mapping[str, Sequence[Any]], *, address: str | None, cuda: bool, store_bytes: int
 ) -> Iterator[ExecuteRequests]:
     """Start workers as Ray actors; yield the function that executes requests on them.
 
     workers: arguments of `PhaseWorker`, by phase
     address: address of the Ray cluster; None: start Ray on this host
     cuda: whether each worker gets a GPU, or an equal share of one
-    memory: size in bytes of the object store, if Ray is started here
+    store_bytes: size of the object store, if Ray is started here
 
     Raises OSError if workers cannot be started, or are lost too often.
     """
@@ -96,7 +96,7 @@ def start_actors(
         )
 
     actors = dict[str, Any]()
-    with ray_session(address, memory=memory):
+    with ray_session(address, store_bytes=store_bytes):
         resources = ray.cluster_resources()
         if cuda and not resources.get("GPU"):
             raise OSError("the run uses a GPU, but no host of this Ray cluster has one: set --engine.device cpu")
