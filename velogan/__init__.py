@@ -63,7 +63,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "100")
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-# Set before importing torch, too: VELOGAN_CPU_LEVEL, the highest CPU instruction set to use (kernels/isa.py).
+# Set before importing torch, too: limits of its CPU instruction set, by VELOGAN_CPU_LEVEL (kernels/isa.py).
 _LEVELS = {
     "x86-64-v3": ("avx2", "AVX2"),
     "x86-64-v4": ("avx512", "AVX512_CORE"),

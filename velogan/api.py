@@ -140,7 +140,7 @@ class Model:
         private: bool | None = None,
         commit_message: str = "Upload a velogan model",
     ) -> str:
-        """Upload the folder that `save_pretrained` writes to the hub as `repo_id`, OWNER/NAME; return the URL.
+        """Upload to the hub, as `repo_id` (OWNER/NAME), the folder that `save_pretrained` writes; return the URL.
 
         `private` None: the owner's default for new repositories. Requires a login (`hf auth login` or `HF_TOKEN`).
         """
@@ -175,8 +175,8 @@ class Model:
 
         Arrays are pixels: `(H, W)`, `(H, W, C)` or `(B, H, W, C)`, uint8 or uint16, or float32 if the model was trained
         with a declared range. Tensors are `(C, H, W)` or `(B, C, H, W)` in [-1, 1]; the result is on the same device.
-        PIL images and arrays of more than two million pixels are translated in square tiles of `tile` pixels a side;
-        None: automatic; 0: no tiles. Raises ValueError for other inputs.
+        `tile`: side in pixels of the square tiles in which PIL images and arrays are translated; None: tiles only above
+        two million pixels; 0: no tiles. Raises ValueError for other inputs.
         """
         return translate_images(self.translator, images, tile=tile)
 
@@ -203,7 +203,7 @@ class Model:
         smooth: float = 0.0,
         pages: Pages | None = None,
     ) -> Summary:
-        """Translate a picture, video or scan, or a folder with its subfolders, as `velogan translate` does."""
+        """Translate a picture, video, scan or folder with its subfolders; for the options see `velogan translate`."""
         return translate(
             self.translator.with_pages(pages),
             Path(source),
@@ -229,7 +229,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score a run on held-out images; return `scores`, including scores of the unchanged input, and `protocol`.
 
-    The arguments are the options of `velogan evaluate`; `features` None: lite2 if installed.
+    The arguments are the options of `velogan evaluate`; `features` None: lite2 if installed, else "none".
     """
     options: Any = {"classes": classes, "checkpoint": checkpoint, "limit": limit, "device": resolve_device(device)}
     return _evaluate(Path(run), data=data, features=features or default_features(), **options)

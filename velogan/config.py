@@ -1,4 +1,4 @@
-"""The complete configuration of a run: one section per package, read from and written to YAML."""
+"""The complete configuration of a run, in sections, read from and written to YAML."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SIZES: dict[Size, dict[str, int]] = {
     "m": {"channels": 64, "blocks": 6, "discriminator": 64},
     "l": {"channels": 64, "blocks": 9, "discriminator": 64},
 }
-"""Values of `--size`: generator width and residual blocks, discriminator width. `l` is the CycleGAN paper's size."""
+"""Generator channels and blocks, and discriminator channels, by `--size`; `l` is the size in the CycleGAN paper."""
 
 RESNET_ONLY_DEFAULTS = {
     name: GeneratorConfig.model_fields[name].default for name in ("decoder", "antialias", "padding", "dropout")
@@ -56,7 +56,7 @@ _MAX_ERRORS = 20
 
 
 def _parse_method(value: Any) -> Method:
-    """Return the section `method` from a mapping whose `kind` selects the class, or from the kind alone."""
+    """Return the method that `value` names by kind, or by fields (`kind` is optional)."""
     if isinstance(value, Method):
         return value
     tree = {"kind": value} if isinstance(value, str) else value
@@ -75,7 +75,7 @@ Section = TypeVar("Section", bound=BaseModel)
 
 
 def _parse_overrides(section: type[BaseModel], value: Any) -> Any:
-    """Return the mapping `value` with each value converted to the type of its field in `section`."""
+    """Convert the values of the mapping `value` to the types of `section`'s fields; leave out fields set to None."""
     if not isinstance(value, Mapping):
         return value
     parsed = {}
@@ -94,7 +94,7 @@ def _parse_overrides(section: type[BaseModel], value: Any) -> Any:
 
 
 def _override(section: Section, overrides: Mapping[str, Any], name: str) -> Section:
-    """Return `section` with the fields of `overrides`. Raises ValueError, with names after `name`, if invalid."""
+    """Return `section` with the `overrides`. Raises ValueError, with names like `name.field`, if one is invalid."""
     try:
         return type(section).model_validate({**section.model_dump(), **overrides})
     except ValidationError as error:
@@ -103,7 +103,7 @@ def _override(section: Section, overrides: Mapping[str, Any], name: str) -> Sect
 
 
 class Config(BaseModel):
-    """The complete configuration of a run, immutable."""
+    """The complete, immutable configuration of a run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -147,7 +147,7 @@ class Config(BaseModel):
 
     @property
     def spec(self) -> Spec:
-        """The specification of all networks. Raises ValueError if `generator_b` or `discriminator_b` does not fit."""
+        """The specification of all networks. Raises ValueError if `generator_b` or `discriminator_b` is invalid."""
         generator = _override(self.generator, self.generator_b, "generator_b")
         discriminator = _override(self.discriminator, self.discriminator_b, "discriminator_b")
         a, b = self.data.channels_a or 3, self.data.channels_b or 3
@@ -180,7 +180,7 @@ class Config(BaseModel):
         return parse_config(tree)
 
     def with_size(self, size: Size, *, network: str | None = None) -> Config:
-        """Return a copy with the widths and depth of `size`, for generators of type `network` (default: unchanged)."""
+        """Return a copy with the channels and blocks of `size`, for generators of type `network` (None: unchanged)."""
         dimensions = SIZES[size]
         generator = {"channels": dimensions["channels"], "blocks": dimensions["blocks"]}
         if (network or self.generator.network) == "cells":  # channels of the encoding; the genotype sets the blocks
@@ -197,8 +197,8 @@ class Config(BaseModel):
         """Return a copy with the networks of a genotype; networks that it does not contain are unchanged.
 
         `hidden`: channels of the encodings, one number or by direction; None: as in the genotype, else as configured.
-        `match`: choose the widths at which the generators together are as large as the same number of ResNet-9s of this
-        width ("C64"), or of generators of this configuration.
+        `match`: choose the channels so that the generators together have about as many parameters as ResNet-9s of this
+        width ("C64"), or as generators with this configuration.
         """
         directions: list[Direction] = [name for name in self.method.directions if name in genotype.generators]
         first, last = directions[0], directions[-1]
@@ -241,7 +241,7 @@ class Config(BaseModel):
         return self._with_widths(widths)
 
     def _with_widths(self, widths: Sequence[int]) -> Config:
-        """Return a copy with these `generator.channels`: the first for the first direction, the last for the last."""
+        """Return a copy whose generators have these `channels`: from A to B `widths[0]`, from B to A `widths[-1]`."""
         first, last = widths[0], widths[-1]
         return self.change(generator={"channels": first}, generator_b={"channels": None if last == first else last})
 
@@ -256,7 +256,7 @@ def check_rules_match(config: Config) -> None:
 def fit_to_data(
     config: Config, channels: Sequence[int], shapes: Iterable[tuple[int, int]]
 ) -> tuple[Config, list[Decision]]:
-    """Return the configuration for images with `channels` of A and B, and the decisions that depend on the channels.
+    """Return `config` with the numbers of `channels` of A and B, and the decisions that depend on them.
 
     Raises ValueError if training images of one of the `shapes` (H, W) do not fit the networks.
     """

@@ -159,7 +159,7 @@ def install_hint(extra: str) -> str:
 
 
 def require(extra: str, *modules: str, feature: str) -> None:
-    """Raise ValueError, with the command that installs `extra`, if one of its `modules` is missing for `feature`."""
+    """Raise ValueError, with the command that installs `extra`, if `feature` lacks one of the `modules` it needs."""
     if missing := [name for name in modules if find_spec(name) is None]:
         raise ValueError(f"{feature} needs {', '.join(missing)}: {install_hint(extra)}")
 

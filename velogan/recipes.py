@@ -60,11 +60,11 @@ def recommended() -> Config:
 
 
 def demo() -> Config:
-    """Apples to oranges on the built-in rendered set at 64x64, in minutes on two CPU cores.
+    """Apples to oranges, on the built-in set of rendered images, at 64x64, in minutes on two CPU cores.
 
     The generators have no norm: instance norm removes each image's brightness and colour, which a network this small
-    does not learn to restore in minutes. Their blocks are initialised as the identity, because without a norm
-    activations would double in each. Pixels that hardly change keep the input's values. In so short a time the hinge
+    does not learn to restore in minutes. The blocks are initialised as the identity, because without a norm each block
+    would double the activations. Pixels that hardly change keep the input's values. In so short a time the hinge
     loss trains small generators further than least squares (docs/training.md, benchmarks/LOG.md).
 
     velogan demo
@@ -81,7 +81,7 @@ def demo() -> Config:
 
 
 def adam_joint() -> Config:
-    """One Adam for all four networks with learning rate 2e-4; each minimises only its own loss (docs/training.md).
+    """One Adam for all four networks, with learning rate 2e-4; each network minimises its own loss (docs/training.md).
 
     velogan train adam-joint --data horse2zebra --out runs/joint
     """
@@ -149,12 +149,12 @@ def demo_onepair() -> Config:
 
     velogan demo demo-onepair
     """
-    common = demo()
+    base = demo()
     return onepair_plus().change(
         data={"crop_size": 64, "batch_size": 2},
         generator={"channels": 16, "blocks": 3},
         discriminator={"channels": 32},
-        train=common.train.model_dump(),
+        train=base.train.model_dump(),
     )
 
 
@@ -175,8 +175,8 @@ def to_search(config: Config, *, inner: str | None = None) -> Config:
     """Return the configuration of a one-step architecture search (CycleGANAS, section 3) with the method of `config`.
 
     The generators, and the discriminators unless they use pretrained features, become supernets of cells, with
-    encodings a quarter as wide: 64 feature maps instead of 256. The networks built from the genotype have encodings as
-    wide as in `config`. Learning rates are constant. `inner`: another method to search, by its kind.
+    encodings a quarter as wide (64 feature maps if `config` has 256); networks built from the genotype have the full
+    width. Learning rates are constant. `inner`: another method, by kind; if `config` is a search, only this changes.
     """
     if config.method.kind == "searched":
         return config.change(method={} if inner is None else {"inner": inner})

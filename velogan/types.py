@@ -13,7 +13,7 @@ Image = Tensor
 """One image or a batch of images: `(C, H, W)` or `(B, C, H, W)`, float, values in [-1, 1]."""
 
 Batch = dict[str, Tensor]
-"""Named tensors of one step. `A` and `B` are `(B, C, H, W)` float32 in [-1, 1], one per domain."""
+"""Named tensors of one step. `A` and `B`, one per domain, are `(batch, C, H, W)` float32 in [-1, 1]."""
 
 Nets = Mapping[str, nn.Module]
 """Networks by role, as each method names them: `G_A` (A to B), `D_A` (discriminator of domain B)."""
@@ -29,7 +29,7 @@ Direction = Literal["a2b", "b2a"]
 
 
 def without_autocast(x: Tensor) -> torch.autocast:
-    """Return a context without autocast on the device of `x`; for a tensor on the meta device, on the CPU."""
+    """Return a context that disables autocast on the device of `x`, or on the CPU if `x` is on the meta device."""
     return torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False)
 
 

@@ -132,7 +132,7 @@ def test_from_two_folders_to_a_translator(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_search_has_the_preset_s_networks_as_cells():
-    for preset in (name for name, recipe in RECIPES.items() if recipe().method.searchable):
+    for preset in (name for name, recipe in RECIPES.items() if recipe().method.is_searchable):
         argv = [preset, "--data", "here", "--space", "code"]
         config = configure_search(Search.parse(argv, prog="velogan search", description=""))
         before = RECIPES[preset]()

@@ -53,7 +53,7 @@ class Toy(Method):
         a, b = spec.channels["A"], spec.channels["B"]
         generator, config = spec.generators["a2b"], spec.discriminators["a2b"]
         return {
-            "painter": Role(net=factory.generator(generator, in_channels=a, out_channels=b), averaged=True),
+            "painter": Role(net=factory.generator(generator, in_channels=a, out_channels=b), is_averaged=True),
             "critic": Role(
                 net=factory.discriminator(config, in_channels=b),
                 header=discriminator_header(config, in_channels=b),

@@ -93,7 +93,7 @@ class _Inner:
 
 def test_semantic_loss_is_the_mean_over_microbatches_and_falls_as_classes_return() -> None:
     torch.manual_seed(0)
-    objective = SemanticConsistencyLoss(_Inner(), lambda cache: {"a2b": cache["fake_b"]}, name="generator")
+    objective = SemanticConsistencyLoss(_Inner(), lambda cache: {"a2b": cache["fake_b"]}, phase_name="generator")
     segmenter_phase, generator = objective.phases()
     segmenter = build_network({"network": "segmenter", "in_channels": 3, "classes": 3, "channels": 8})
     nets = {SEGMENTER: segmenter, "G_A": nn.Conv2d(3, 3, 1)}

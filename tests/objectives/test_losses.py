@@ -34,12 +34,14 @@ def _mean(values: list[float]) -> float:
     ],
 )
 def test_gan_losses_by_hand(kind: GanLossName, on_real: float, on_fake: float):
-    assert float(gan_loss(LOGITS, real=True, kind=kind)) == pytest.approx(on_real)
-    assert float(gan_loss(LOGITS, real=False, kind=kind)) == pytest.approx(on_fake)
+    assert float(gan_loss(LOGITS, is_real=True, kind=kind)) == pytest.approx(on_real)
+    assert float(gan_loss(LOGITS, is_real=False, kind=kind)) == pytest.approx(on_fake)
 
 
 def test_generator_loss_targets_real_and_is_the_negative_mean_for_hinge():
-    assert float(generator_adversarial_loss(LOGITS, kind="lsgan")) == float(gan_loss(LOGITS, real=True, kind="lsgan"))
+    assert float(generator_adversarial_loss(LOGITS, kind="lsgan")) == float(
+        gan_loss(LOGITS, is_real=True, kind="lsgan")
+    )
     assert float(generator_adversarial_loss(LOGITS, kind="hinge")) == pytest.approx(-0.375)
 
 
@@ -47,34 +49,34 @@ def test_generator_loss_targets_real_and_is_the_negative_mean_for_hinge():
 @pytest.mark.parametrize("real", [True, False])
 def test_weights_images(kind: GanLossName, real: bool):
     images = [torch.tensor([2.0, -1.0]).view(1, 1, 1, 2), torch.tensor([0.5, 0.0]).view(1, 1, 1, 2)]
-    first, second = (float(gan_loss(image, real=real, kind=kind)) for image in images)
-    total = gan_loss([torch.cat(images)] * 2, real=real, kind=kind, weights=torch.tensor([0.5, 3.0]))
+    first, second = (float(gan_loss(image, is_real=real, kind=kind)) for image in images)
+    total = gan_loss([torch.cat(images)] * 2, is_real=real, kind=kind, weights=torch.tensor([0.5, 3.0]))
     assert float(total) == pytest.approx(2 * (0.5 * first + 3 * second) / 2)
 
 
 def test_losses_of_heads_are_added():
     heads = [LOGITS, LOGITS[:1]]
-    total = gan_loss(heads, real=False, kind="hinge")
+    total = gan_loss(heads, is_real=False, kind="hinge")
     assert float(total) == pytest.approx(_mean([3.0, 0.0, 1.5, 1.0]) + _mean([3.0, 0.0]))
 
 
 @pytest.mark.parametrize("kind", ["lsgan", "vanilla", "hinge"])
 def test_losses_of_bfloat16_logits_are_float32(kind: GanLossName):
     logits = torch.full((3,), 300.0, dtype=torch.bfloat16)
-    loss = gan_loss(logits, real=False, kind=kind)
+    loss = gan_loss(logits, is_real=False, kind=kind)
     assert loss.dtype == torch.float32
     assert loss.isfinite()
 
 
 def test_smoothing_lowers_the_target_of_real_images_only():
-    assert float(gan_loss(LOGITS, real=True, kind="lsgan", smoothing=0.1)) == pytest.approx(
+    assert float(gan_loss(LOGITS, is_real=True, kind="lsgan", smoothing=0.1)) == pytest.approx(
         _mean([1.1**2, 1.9**2, 0.4**2, 0.9**2])
     )
-    assert float(gan_loss(LOGITS, real=True, kind="vanilla", smoothing=0.1)) == pytest.approx(
+    assert float(gan_loss(LOGITS, is_real=True, kind="vanilla", smoothing=0.1)) == pytest.approx(
         _mean([0.9 * math.log1p(math.exp(-x)) + 0.1 * math.log1p(math.exp(x)) for x in (2.0, -1.0, 0.5, 0.0)])
     )
     for kind in ("lsgan", "vanilla"):
-        smooth, plain = (gan_loss([LOGITS], real=False, kind=kind, smoothing=s) for s in (0.1, 0.0))
+        smooth, plain = (gan_loss([LOGITS], is_real=False, kind=kind, smoothing=s) for s in (0.1, 0.0))
         assert float(smooth) == float(plain)
 
 

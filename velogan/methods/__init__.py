@@ -6,6 +6,6 @@ from velogan.methods.cyclegan import CycleGAN
 from velogan.methods.onepair import OnePair
 
 METHODS: dict[str, type[Method]] = {method.kind: method for method in (CycleGAN, Contrast, OnePair)}
-"""Methods by their name in `method.kind`. A search can wrap those that are `searchable`."""
+"""Methods by their name in `method.kind`. A search can wrap a method if it `is_searchable`."""
 
 DEFAULT = CycleGAN()

@@ -51,14 +51,14 @@ class Adversarial(Method):
     ) -> Tensor:
         """Return a discriminator's loss, a scalar: the mean of its losses for real images and for fakes.
 
-        `batched`: see `batched_forward`. `weights`, `(B,)`: of fakes; only heads on pretrained features use them.
+        `batched`: see `batched_forward`. `weights`, `(B,)`: fakes' weights; only heads on pretrained features use them.
         """
         real_logits, fake_logits = batched_forward(discriminator, real, fake, batched=batched)
-        loss = gan_loss(real_logits, real=True, kind=self.gan, smoothing=self.smoothing)
+        loss = gan_loss(real_logits, is_real=True, kind=self.gan, smoothing=self.smoothing)
         if weights is None or isinstance(fake_logits, Tensor):
-            loss = loss + gan_loss(fake_logits, real=False, kind=self.gan)
+            loss = loss + gan_loss(fake_logits, is_real=False, kind=self.gan)
         else:
             *feature_logits, patch_logits = fake_logits
-            loss = loss + gan_loss(feature_logits, real=False, kind=self.gan, weights=weights)
-            loss = loss + gan_loss(patch_logits, real=False, kind=self.gan)
+            loss = loss + gan_loss(feature_logits, is_real=False, kind=self.gan, weights=weights)
+            loss = loss + gan_loss(patch_logits, is_real=False, kind=self.gan)
         return loss * 0.5

@@ -50,14 +50,14 @@ class Spec:
 class Role:
     """One network of a method and its purpose.
 
-    `header`: the header of its weights file, for `build_network`; None: the generators' files contain the network.
-    `averaged`: whether its weights have a moving average. `real_domain`: the domain whose images, or encodings of them
-    (`input_kind`), a discriminator distinguishes from fakes; None for other networks.
+    `header`: the header of its weights file, from which it is rebuilt; None: the generators' files contain the network.
+    `is_averaged`: whether its weights have a moving average. `real_domain`: the domain whose images, or encodings of
+    images (see `input_kind`), a discriminator distinguishes from fakes; None for other networks.
     """
 
     net: nn.Module
     header: Mapping[str, Any] | None = None
-    averaged: bool = False
+    is_averaged: bool = False
     real_domain: Letter | None = None
     input_kind: Literal["images", "encodings"] = "images"
 
@@ -83,10 +83,10 @@ class Method(BaseModel):
 
     kind: ClassVar[str]
     summary: ClassVar[str]
-    searchable: ClassVar[bool] = True
+    is_searchable: ClassVar[bool] = True
     """Whether its generators may consist of cells, so that a search can wrap it."""
     splits_loss_by_domain: ClassVar[bool] = False
-    """Whether its generators' loss terms depend on images of one domain each; see `domain_of`."""
+    """Whether each loss term of its generators depends on images of only one domain; see `domain_of`."""
 
     @model_serializer(mode="wrap")
     def _add_kind_field(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -115,11 +115,11 @@ class Method(BaseModel):
         raise NotImplementedError
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> Objective:
-        """Return the losses for images of `shape` (H, W); with `batched`, a network's passes run as one batch."""
+        """Return the losses for images of `shape` (H, W); `batched`: run a network's forward passes as one batch."""
         raise NotImplementedError
 
     def inference_generators(self, nets: Nets, spec: Spec) -> InferenceGenerators:
-        """Return the generators, sharing the weights of `nets`: the networks by role, or their moving averages."""
+        """Return the generators, which share the weights of `nets`: networks by role, or their moving averages."""
         raise NotImplementedError
 
     def autoencoder_of(self, generator: nn.Module) -> nn.Module | None:
@@ -127,7 +127,7 @@ class Method(BaseModel):
         return None
 
     def domain_of(self, term: str) -> Letter | None:
-        """Return the domain on whose images the loss term that is logged as `term` depends; None: both."""
+        """Return the domain whose images the logged loss `term` depends on; None if it depends on both."""
         return None
 
     def decisions(self, spec: Spec) -> list[Decision]:
@@ -135,12 +135,12 @@ class Method(BaseModel):
         return []
 
     def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
-        """Return the headers of the generators' files, from which `networks.build.build_network` rebuilds them."""
+        """Return the headers of the generators' weights files, from which the generators are rebuilt."""
         return {direction: generator_header(spec, direction) for direction in self.directions}
 
 
 def generator_header(spec: Spec, direction: Direction) -> dict[str, Any]:
-    """Return the header of the weights file of a generator of `spec`."""
+    """Return the header of the weights file of the generator of this direction."""
     source, target = domains_of(direction)
     return {
         "network": "generator",
@@ -153,5 +153,5 @@ def generator_header(spec: Spec, direction: Direction) -> dict[str, Any]:
 def discriminator_header(
     config: DiscriminatorConfig, *, in_channels: int, network: str = "discriminator"
 ) -> dict[str, Any]:
-    """Return the header of a discriminator's file; `network`: the kind that `networks.build.build_network` builds."""
+    """Return the header of a discriminator's weights file; `network`: its kind in `networks.build.build_network`."""
     return {"network": network, "config": config.model_dump(mode="json"), "in_channels": in_channels}

@@ -37,7 +37,7 @@ class Contrast(ImageGAN):
 
     kind = "contrast"
     summary = "a generator and a discriminator, and a contrastive loss on patches"
-    searchable = False
+    is_searchable = False
 
     direction: Literal["a2b", "both"] = Field(
         default="a2b", description="a2b: A to B only; both: B to A as well, with separate networks."
@@ -90,8 +90,8 @@ class Contrast(ImageGAN):
             net = factory.generator(spec.generators[direction], in_channels=in_channels, out_channels=out_channels)
             encoder, rest = split_for_features(net.net if isinstance(net, MaskGenerator) else net)
             widths = [in_channels, *encoder.widths]
-            roles[f"E_{source}"] = Role(net=encoder, averaged=True)
-            roles[f"R_{source}"] = Role(net=rest, averaged=True)
+            roles[f"E_{source}"] = Role(net=encoder, is_averaged=True)
+            roles[f"R_{source}"] = Role(net=rest, is_averaged=True)
             roles[f"H_{source}"] = Role(net=PatchHeads(widths), header={"network": "patch_heads", "widths": widths})
             roles[f"D_{source}"] = self.build_discriminator(spec, direction, factory)
         return roles
@@ -125,7 +125,7 @@ Layers = tuple[Tensor, ...]
 
 
 class ContrastObjective(ImageGANObjective):
-    """The losses as phases that train the roles E, R, H and D of each direction; see `ImageGANObjective`.
+    """The losses, in two phases: one trains E, R and H of each direction, the other D; see `ImageGANObjective`.
 
     `has_mask`: for each direction, whether its generator outputs a mask.
     """
@@ -144,7 +144,7 @@ class ContrastObjective(ImageGANObjective):
     def generator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
         """Compute adversarial, contrastive (eq. 5), identity and edge losses.
 
-        The identity loss is contrastive, too. The two divide the weight `contrast`, as in the authors' code.
+        The identity loss is contrastive, too; it gets a part of the weight `contrast`, as in the authors' code.
         """
         config, terms = self.config, dict[str, Tensor]()
         fakes = dict[str, Tensor]()
@@ -170,7 +170,7 @@ class ContrastObjective(ImageGANObjective):
     def _translate_with_layers(
         self, nets: Nets, direction: DirectionSpec, images: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Layers]]:
-        """Return the translation and the layers of each batch of `images`."""
+        """Return the translation of each batch of `images`, and the batch's layers."""
         layers, rest = self._encode(nets, direction, images), nets[f"R_{direction.source}"]
         outputs = batched_forward(rest, *(features[-1] for features in layers), batched=self.batched)
         if self.has_mask[direction.letter]:

@@ -51,7 +51,7 @@ class CycleGAN(ImageGAN):
         def generator(direction: Direction) -> Role:
             source, target = domains_of(direction)
             channels = {"in_channels": spec.channels[source], "out_channels": spec.channels[target]}
-            return Role(net=factory.generator(spec.generators[direction], **channels), averaged=True)
+            return Role(net=factory.generator(spec.generators[direction], **channels), is_averaged=True)
 
         return {
             "G_A": generator("a2b"),
@@ -77,10 +77,10 @@ class CycleGAN(ImageGAN):
 
 
 class CycleGANObjective(ImageGANObjective):
-    """The losses as two phases, which train G_A and G_B, then D_A and D_B; see `ImageGANObjective`.
+    """The losses, in two phases: one trains G_A and G_B, the other D_A and D_B; see `ImageGANObjective`.
 
-    There is no identity loss if the domains differ in C, since it feeds each generator images of its target domain.
-    Without `batched`, forward passes are in the order of the reference implementation.
+    If A and B differ in their number of channels, there is no identity loss: G_A cannot take images of B, nor G_B of A.
+    Without `batched`, forward passes run in the order of the reference implementation.
     """
 
     def __init__(self, config: CycleGAN, shapes: Shapes, *, batched: bool = False):

@@ -1,4 +1,4 @@
-"""Checks before training that the networks of a method fit the images."""
+"""Checks, before training, that a method's networks fit the images."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_sizes(method: Method, spec: Spec, shapes: Iterable[tuple[int, int]]) -
 
 
 def phases_of(method: Method, spec: Spec) -> Sequence[Phase]:
-    """Return the phases of the method's step, for inspection."""
+    """Return the phases of a training step on the meta device, to inspect their names and roles."""
     side = 4 * spec.multiple
     with torch.device("meta"):
         return method.objective(spec, shape=(side, side), batched=False).phases()
@@ -65,7 +65,7 @@ def _run_phases(objective: Objective, nets: Mapping[str, nn.Module], spec: Spec,
 
 
 class _SizeCheckedNetwork(nn.Module):
-    """Calls a network, and names the network's field of the configuration in errors."""
+    """Calls a network; errors name the field of the configuration that selects it."""
 
     def __init__(self, name: str, role: Role, spec: Spec, shape: tuple[int, int]):
         super().__init__()

@@ -96,8 +96,8 @@ class ImageGAN(Adversarial):
 class DirectionSpec:
     """The names of one direction's networks, images and loss terms.
 
-    `letter`: suffix of its loss terms. `fake`, `reconstruction`, `identity`: outputs of its generator for real images
-    of the source domain, for fakes of the source domain (the cycle), and for real images of the target domain.
+    `letter`: suffix of its loss terms. `fake`, `reconstruction`, `identity`: names of its generator's outputs for real
+    images of the source domain, for fakes of the source domain (the cycle), and for real images of the target domain.
     """
 
     letter: Literal["a", "b"]
@@ -119,8 +119,8 @@ DIRECTIONS = (
 class ImageGANObjective:
     """Discriminator losses of methods whose discriminators classify images. Subclasses add the generator loss.
 
-    `directions`: the trained ones. `shapes`: of fakes, for the pools; if the domains differ in C, source images are not
-    used as fakes. `batched`: run a network's passes as one batch, which is equivalent with per-sample norms.
+    `directions`: the directions to train. `shapes`: (C, H, W) of fakes, for the pools; if C differs, source images do
+    not serve as fakes. `batched`: run a network's passes as one batch, which is equivalent with per-sample norms.
     """
 
     def __init__(self, config: ImageGAN, directions: Sequence[DirectionSpec], shapes: Shapes, *, batched: bool = False):
@@ -147,7 +147,7 @@ class ImageGANObjective:
         raise NotImplementedError
 
     def translate(self, nets: Nets, direction: DirectionSpec, images: Tensor) -> Tensor:
-        """Return the translations of images of the direction's source."""
+        """Translate `images`, `(B, C, H, W)` of the direction's source domain."""
         raise NotImplementedError
 
     def build_phases(self, generators: tuple[str, ...], discriminators: tuple[str, ...]) -> list[Phase]:
@@ -158,7 +158,7 @@ class ImageGANObjective:
         ]
 
     def discriminator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """Compute half the sum of real and fake loss (Zhu et al. 2017, sec. 7.1); source images may replace fakes."""
+        """Compute the mean of real and fake loss (Zhu et al. 2017, sec. 7.1) of each discriminator, and their sum."""
         fakes = self._fakes(nets, batch, cache)
         terms: dict[str, Tensor] = {}
         for direction in self.directions:
@@ -177,7 +177,7 @@ class ImageGANObjective:
         return LossOutput(loss=sum_terms(terms), terms=terms)
 
     def _fakes(self, nets: Nets, batch: Batch, cache: PhaseCache) -> PhaseCache:
-        """Return the fakes of the generators' phase; translate again if another process runs that phase."""
+        """Return the fakes that the generators' phase cached; translate again if another process runs that phase."""
         if self.directions[0].fake in cache:
             return cache
         with torch.no_grad():
@@ -196,7 +196,7 @@ class ImageGANObjective:
 
 
 def sum_terms(terms: dict[str, Tensor]) -> Tensor:
-    """Add the terms in their order. Raises ValueError if there are none."""
+    """Return the sum of loss terms, added in order. Raises ValueError if there are none."""
     if not terms:
         raise ValueError("method: all weights of a network's loss are 0; set one of them above 0")
     return reduce(add, terms.values())

@@ -25,7 +25,7 @@ from velogan.objectives.pool import FakePool
 from velogan.types import Batch, Direction, Letter, Nets, domains_of
 
 Encodings = tuple[Tensor, ...]
-"""Encodings of images of A and B: two tensors `(B, C, H, W)`, or one `(2 B, C, H, W)`, which saves copies."""
+"""Encodings of images of both domains: two tensors `(n, C, H, W)`, or one `(2 n, C, H, W)`, which saves copies."""
 
 
 class OnePair(Adversarial):
@@ -91,13 +91,13 @@ class OnePair(Adversarial):
         encoder, translator, decoder = split_stages(
             factory.generator(generator, in_channels=channels, out_channels=channels)
         )
-        roles = {"E": Role(net=encoder, averaged=True), "R": Role(net=decoder, averaged=True)}
+        roles = {"E": Role(net=encoder, is_averaged=True), "R": Role(net=decoder, is_averaged=True)}
         for direction in self.directions:
             source, target = domains_of(direction)
             if source != "A":
                 generator = factory.generator(spec.generators[direction], in_channels=channels, out_channels=channels)
                 translator = split_stages(generator).translator
-            roles[f"T_{source}"] = Role(net=translator, averaged=True)
+            roles[f"T_{source}"] = Role(net=translator, is_averaged=True)
             if self.adversarial:
                 discriminator, width = spec.discriminators[direction], spec.generators["a2b"].encoding_channels
                 roles[f"D_{source}"] = Role(
@@ -127,10 +127,10 @@ class OnePair(Adversarial):
 
 
 class OnePairObjective:
-    """The losses as phases that train the roles.
+    """The losses, in a phase each for the autoencoder, the translators and the discriminators.
 
-    `encoding`: (C, H, W) of encodings, for the pools of fakes. `batched`: run a network's passes as one batch, which is
-    equivalent with per-sample norms.
+    `encoding`: (C, H, W) of encodings, for the pools of fakes. `batched`: run a network's forward passes as one batch,
+    which is equivalent with per-sample norms.
     """
 
     def __init__(self, config: OnePair, *, encoding: tuple[int, int, int], batched: bool = False):
@@ -145,7 +145,7 @@ class OnePairObjective:
         self.num_uniforms = {"train": self.slots.num_uniforms}
 
     def phases(self) -> list[Phase]:
-        """Return the phases; the autoencoder's is first, because the others use its encodings."""
+        """Return the phases: the autoencoder's first, because the other phases use its encodings."""
         translators = tuple(f"T_{source}" for source in self.sources)
         autoencoder = Phase(name="autoencoder", trains=("E", "R"), loss=self.autoencoder_loss)
         translator = Phase(name="translator", trains=translators, loss=self.translator_loss)
@@ -179,7 +179,7 @@ class OnePairObjective:
         return LossOutput(loss=sum_terms(terms), terms=terms, cache=fakes)
 
     def discriminator_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """Compute half the sum of real and fake loss of each discriminator, on fakes from its pool, as in CycleGAN."""
+        """Compute the mean of real and fake loss of each discriminator, on fakes from its pool, as in CycleGAN."""
         cache, terms = self._with_fakes(nets, batch, cache), dict[str, Tensor]()
         for source in self.sources:
             role = f"D_{source}"
@@ -189,7 +189,7 @@ class OnePairObjective:
         return LossOutput(loss=sum_terms(terms), terms=terms)
 
     def _with_fakes(self, nets: Nets, batch: Batch, cache: PhaseCache) -> PhaseCache:
-        """Return the translators' cache; compute encodings and fakes if another process runs that phase."""
+        """Return `cache` with encodings and fakes; compute them if another process runs the translators' phase."""
         if any(name.startswith("fake_") for name in cache):
             return cache
         with torch.no_grad():

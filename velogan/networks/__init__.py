@@ -1,1 +1,1 @@
-"""Network architectures, their configuration, and import of the reference's networks."""
+"""Network architectures, their configuration, and conversion of the reference implementation's networks."""

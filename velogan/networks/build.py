@@ -1,4 +1,4 @@
-"""Build any network of velogan, from its configuration or from the header of its weights file."""
+"""Construction of networks, from their configuration or from the headers of weights files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MAX_CHANNELS = 4096
 
 
 class NetworkFactory:
-    """Builds newly initialised networks for methods; the subclass for architecture searches builds supernets."""
+    """Builds newly initialised networks for methods; the subclass `SupernetFactory` builds supernets."""
 
     def generator(self, config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3) -> nn.Module:
         """Build a network from `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1]."""
         return build_generator(config, in_channels=in_channels, out_channels=out_channels)
 
     def discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
-        """Build a network from images `(B, in_channels, H, W)` in [-1, 1] to logits `(B, 1, h, w)` of its heads."""
+        """Build a network from images `(B, in_channels, H, W)` in [-1, 1] to logits `(B, 1, h, w)` of each head."""
         return build_discriminator(config, in_channels=in_channels)
 
     def encoding_discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:

@@ -4,21 +4,21 @@ A cell has two operations of its kind, each followed by a norm and an activation
 residual cells (r; 9 for the paper's N = 11) and one decoding cell (d); a discriminator has two encoding cells. The
 paper gives only the shapes 256x256x3, 64x64xH and 256x256x3. The rest follows from these, or is chosen here:
 
-- Operations of e cells halve the sides, those of r cells preserve them, those of d cells double them. Channels go 3,
+- An operation halves the sides in an e cell, preserves them in an r cell, and doubles them in a d cell. Channels go 3,
   H/2, H and back, as CycleGAN's do; half of an odd H is rounded up.
 - Pooling and interpolation preserve channels, so a 1x1 convolution changes them: after pooling, as in the authors'
   code, and before interpolation, where it costs a quarter and has the same result.
-- The last operation of a generator is followed only by tanh, that of a discriminator by nothing. All others have norms,
+- A generator's last operation is followed only by tanh, a discriminator's by nothing. All other operations have norms,
   unlike the first convolution of a PatchGAN.
 - An r cell adds its input after the second norm, without another activation, as CycleGAN's blocks do: else features
   could only grow. r cells have reflection padding, e cells zero padding.
 - A discriminator has C, 2C, 4C channels, then one logit per 16x16 pixels.
 
-The authors' published code differs: `space="code"` has its networks. S^e lacks the 7x7 convolution; generators have one
-more operation of S^r before the encoding (3 to H/4 channels) and one after the decoding (to the image); discriminators
-have three operations of S^e and two of S^r, the first without a norm, and all under spectral norm, unlike the code's
-hand-made discriminators. The code's padding is not copied: it reflects one pixel and pads the rest with zeros, and an
-S^r operation of a discriminator removes two pixels.
+The authors' published code differs: `space="code"` builds its networks. e cells cannot choose the 7x7 convolution;
+generators have one more r operation before the encoding (3 to H/4 channels) and one after the decoding (to the image);
+discriminators have three e operations and two r operations, the first without a norm, and all with spectral norm,
+unlike that code's discriminators without cells. The code's padding is not copied: it reflects one pixel and pads the
+rest with zeros, and an r operation of a discriminator removes two pixels.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OPERATIONS: dict[Kind, tuple[str, ...]] = {
 
 
 def operation_names(kind: Kind, space: Space = "paper") -> tuple[str, ...]:
-    """Return the candidate operations of a cell of this kind."""
+    """Return the names of the candidate operations in a cell of this kind."""
     return tuple(name for name in _OPERATIONS[kind] if (kind, space, name) != ("e", "code", "conv7"))
 
 
@@ -60,7 +60,7 @@ def discriminator_kinds(space: Space = "paper") -> tuple[Kind, ...]:
 
 
 def check_operations(operations: Sequence[str], kinds: Sequence[Kind], *, space: Space, network: str) -> None:
-    """Raise ValueError unless `operations` are of the `kinds`, in this order; the message names `network`."""
+    """Raise ValueError, which names `network`, unless each of `operations` is a candidate of its kind in `kinds`."""
     if len(operations) != len(kinds):
         raise ValueError(f"{len(operations)} operations, but {network} has {len(kinds)}: name {len(kinds)}")
     for position, (name, kind) in enumerate(zip(operations, kinds), start=1):
@@ -89,12 +89,12 @@ def count_blocks(operations: Sequence[str], space: Space = "paper") -> int:
 
 
 def default_operations(
-    kinds: Sequence[Kind], *, space: Space = "paper", discriminator: bool = False
+    kinds: Sequence[Kind], *, space: Space = "paper", is_discriminator: bool = False
 ) -> tuple[str, ...]:
-    """Return an operation for each of `kinds`, so that the network resembles CycleGAN's."""
-    by_kind = {"e": "conv4" if discriminator else "conv3", "r": "conv3", "d": "transposed3"}
+    """Return the operation for each of `kinds` with which the network resembles CycleGAN's."""
+    by_kind = {"e": "conv4" if is_discriminator else "conv3", "r": "conv3", "d": "transposed3"}
     names = [by_kind[kind] for kind in kinds]
-    if space == "code" and not discriminator:
+    if space == "code" and not is_discriminator:
         names[0] = names[-1] = "conv7"
     return tuple(names)
 
@@ -110,7 +110,7 @@ class Slot(NamedTuple):
 
 
 FillSlot = Callable[[Slot], nn.Module]
-"""Builds the module of a slot: an operation, or a mixture of all candidates."""
+"""Builds the module of a slot: an operation, or a mixed operation of all candidates."""
 
 
 def fill_with(operations: Iterable[str]) -> FillSlot:
@@ -138,7 +138,7 @@ CONVOLUTION_GEOMETRY = {
 
 
 def build_operation(name: str, slot: Slot) -> nn.Module:
-    """Build an operation: `(B, c_in, H, W)` to `(B, c_out, ...)`; e halves the sides, r preserves, d doubles them."""
+    """Build an operation: `(B, c_in, H, W)` to `(B, c_out, ...)`; e halves the sides, r keeps them, d doubles them."""
     kind, c_in, c_out, bias, _ = slot
     if name in CONVOLUTION_GEOMETRY:
         kernel, dilation, padding = CONVOLUTION_GEOMETRY[name]
@@ -163,7 +163,7 @@ def build_operation(name: str, slot: Slot) -> nn.Module:
 
 
 class ResidualCell(nn.Module):
-    """A residual cell, `x + cell(x)`: two operations with norms, and one ReLU between."""
+    """A residual cell, `x + cell(x)`: two operations with norms, and a ReLU between them."""
 
     forward_kind: ClassVar[ForwardKind] = "residual"
 
@@ -214,7 +214,7 @@ def generator_layers(
 def discriminator_layers(
     fill: FillSlot, *, channels: int, norm: NormName, space: Space, in_channels: int, first: int = 0
 ) -> nn.Sequential:
-    """Build the operations of a discriminator from index `first` on: `(B, in_channels, H, W)` to logits."""
+    """Build a discriminator's operations from index `first` on, `(B, in_channels, H, W)` to logits `(B, 1, h, w)`."""
     make_norm, bias = norm_layer(norm), norm in ("instance", "none")
     *inner, last = discriminator_kinds(space)
     layers, c_in = [], in_channels

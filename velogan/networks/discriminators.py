@@ -80,12 +80,12 @@ class DiscriminatorConfig(BaseModel):
     def resolved_operations(self) -> tuple[str, ...]:
         """The operations of cells: `operations`, or the default ones if none are set."""
         return self.operations or default_operations(
-            discriminator_kinds(self.space), space=self.space, discriminator=True
+            discriminator_kinds(self.space), space=self.space, is_discriminator=True
         )
 
 
 HEAD_WIDTH_FACTOR = 4
-"""Width of the heads of `projected`, as a multiple of `channels`."""
+"""Channels of the heads of `projected`, as a multiple of `channels`."""
 
 
 def build_discriminator(
@@ -113,8 +113,8 @@ def build_encoding_discriminator(
 ) -> Stage:
     """Build a newly initialised discriminator of encodings `(B, in_channels, H/4, W/4)`.
 
-    It lacks the first two convolutions of a PatchGAN, or the first two operations of cells, which reduce an image to a
-    quarter of its side. The receptive field of `basic` is 16x16 positions. After a resnet's encoder that is 73x73
+    It lacks the first two convolutions of a PatchGAN, or the first two operations of cells, which quarter an image's
+    sides; `pixel` lacks none. The receptive field of `basic` is 16x16 positions. After a resnet's encoder that is 73x73
     pixels, since positions have receptive fields of 13x13 pixels and are 4 pixels apart.
     """
     return _build(config, in_channels, fill=fill, first=2)

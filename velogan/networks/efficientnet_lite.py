@@ -41,7 +41,7 @@ class EfficientNetLite(nn.Module):
 
     Tan and Le 2019, table 1, without squeeze-and-excitation, with ReLU6, and with stem and head of fixed width, as
     TensorFlow released it as "lite". Batch norms are folded into the convolutions; padding is TensorFlow's "same".
-    `state`: the weights by name, as from `fold_batch_norms`; None: the network stays on the meta device.
+    `state`: weights by name, as `fold_batch_norms` returns them; None: the network stays on the meta device.
     Raises ValueError if names or shapes differ.
     """
 
@@ -76,13 +76,13 @@ class EfficientNetLite(nn.Module):
         return maps
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return spatial means of the head `(B, 1280)` and class logits `(B, 1000)` of `(B, 3, H, W)` in [-1, 1]."""
+        """Return mean features `(B, 1280)` and class logits `(B, 1000)` of images `(B, 3, H, W)` in [-1, 1]."""
         means = functional.relu6(self.head(self.features(images)[-1])).mean(dim=(2, 3))
         return means, self.classifier(means)
 
 
 class FeatureMaps(nn.Module):
-    """A module whose `forward` is `net.features`."""
+    """Maps images to the feature maps of `net`: `forward` is `net.features`."""
 
     forward_kind: ClassVar[ForwardKind] = "maps"
 
@@ -98,9 +98,9 @@ class FeatureMaps(nn.Module):
 
 
 def fold_batch_norms(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert the published weights, by name, to those of `EfficientNetLite`: fold batch norms into convolutions.
+    """Convert published weights, by name, into weights for `EfficientNetLite`: fold batch norms into convolutions.
 
-    Raises ValueError if one is missing.
+    Raises ValueError if a weight is missing.
     """
     blocks = 1 + max((int(name.split(".")[1]) for name in published if name.startswith("_blocks.")), default=-1)
     try:
@@ -128,23 +128,23 @@ def _fold_batch_norm(published: Mapping[str, Tensor], conv: str, norm: str, name
 
 
 def _blocks(variant: Variant) -> Iterator[nn.Module]:
-    inputs = 32
-    for (kernel, stride, expansion), count, outputs in zip(_STAGES, _BLOCKS[variant], _CHANNELS[variant]):
+    c_in = 32
+    for (kernel, stride, expansion), count, c_out in zip(_STAGES, _BLOCKS[variant], _CHANNELS[variant]):
         for number in range(count):
-            yield _Block(inputs, outputs, kernel, stride=1 if number else stride, expansion=expansion)
-            inputs = outputs
+            yield _Block(c_in, c_out, kernel, stride=1 if number else stride, expansion=expansion)
+            c_in = c_out
 
 
 class _Block(nn.Module):
     """An inverted residual block (Sandler et al. 2018): expand, depthwise convolution, project."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int, expansion: int) -> None:
+    def __init__(self, c_in: int, c_out: int, kernel: int, *, stride: int, expansion: int) -> None:
         super().__init__()
-        width = inputs * expansion
-        self.expand = _Conv(inputs, width, 1) if expansion > 1 else None
+        width = c_in * expansion
+        self.expand = _Conv(c_in, width, 1) if expansion > 1 else None
         self.depthwise = _Conv(width, width, kernel, stride=stride, groups=width)
-        self.project = _Conv(width, outputs, 1)
-        self.skips = stride == 1 and inputs == outputs
+        self.project = _Conv(width, c_out, 1)
+        self.skips = stride == 1 and c_in == c_out
 
     def forward(self, x: Tensor) -> Tensor:
         out = x if self.expand is None else functional.relu6(self.expand(x), inplace=True)
@@ -153,7 +153,7 @@ class _Block(nn.Module):
 
 
 class _Conv(nn.Conv2d):
-    """A convolution with TensorFlow's padding "same": ceil(side / stride) outputs; odd padding has more at the end."""
+    """A convolution with TensorFlow's "same" padding, to sides of ceil(side / stride); an odd pixel goes to the end."""
 
     def forward(self, input: Tensor) -> Tensor:
         kernel, stride = self.kernel_size[0], self.stride[0]

@@ -1,6 +1,6 @@
 """Generators: the ResNet of Johnson et al. (2016) and the U-Net of Isola et al. (2017), as in CycleGAN; and cells.
 
-Module names follow the reference implementation (`model.<index>`, nested `model` for the U-Net), so that its
+Parameter names follow the reference implementation (`model.<index>`, nested `model` for the U-Net), so that its
 published weights fit without renaming.
 """
 
@@ -217,7 +217,7 @@ def build_generator(
 
 
 def _last_convolutions(net: nn.Module) -> Iterator[nn.Conv2d]:
-    """Yield the last convolution of each residual block; of a mixture of operations, all of its convolutions."""
+    """Yield the last convolution of each residual block; if a mixed operation is last, all of its convolutions."""
     for block in (block for block in net.modules() if isinstance(block, (ResidualBlock, ResidualCell))):
         (layers,) = block.children()
         by_layer = [
@@ -267,8 +267,8 @@ def split_stages(net: nn.Module) -> Stages:
 def compose(*stages: nn.Module) -> Generator:
     """Return the generator that runs `stages` in sequence and shares their weights.
 
-    Layers keep their names: an encoder, a translator and a decoder become a generator like those of `build_generator`,
-    an encoder and a decoder an autoencoder.
+    Layers keep their names: an encoder, a translator and a decoder become a generator as `build_generator` returns it;
+    an encoder and a decoder become an autoencoder.
     """
     layers = OrderedDict[str, nn.Module]()
     for stage in stages:
@@ -278,7 +278,7 @@ def compose(*stages: nn.Module) -> Generator:
 
 
 class ResidualBlock(nn.Module):
-    """A residual block, `x + conv_block(x)`: two reflection-padded 3x3 convolutions with norms, and a ReLU between."""
+    """A residual block, `x + conv_block(x)`: two reflection-padded 3x3 convolutions with norms, a ReLU between them."""
 
     forward_kind: ClassVar[ForwardKind] = "residual"
 
@@ -314,18 +314,18 @@ def _encoder(config: GeneratorConfig, c_in: int) -> Iterator[nn.Module]:
     make_norm, bias = norm_layer(config.norm), config.norm == "instance"
     width = config.channels
     yield from (nn.ReflectionPad2d(3), nn.Conv2d(c_in, width, 7, bias=bias), make_norm(width), nn.ReLU())
-    blurs, reflects = config.antialias in ("down", "both"), config.padding == "reflect"
+    has_blur, has_reflection = config.antialias in ("down", "both"), config.padding == "reflect"
     for c in (width, 2 * width):
-        conv = nn.Conv2d(c, 2 * c, 3, stride=1 if blurs else 2, padding=0 if reflects else 1, bias=bias)
-        yield from [nn.ReflectionPad2d(1)] if reflects else []
-        yield from (conv, make_norm(2 * c), nn.ReLU(), *([BlurDown(2 * c)] if blurs else []))
+        conv = nn.Conv2d(c, 2 * c, 3, stride=1 if has_blur else 2, padding=0 if has_reflection else 1, bias=bias)
+        yield from [nn.ReflectionPad2d(1)] if has_reflection else []
+        yield from (conv, make_norm(2 * c), nn.ReLU(), *([BlurDown(2 * c)] if has_blur else []))
 
 
 def _decoder(config: GeneratorConfig, c_out: int) -> Iterator[nn.Module]:
-    simple, c_in = config.decoder == "simple", 4 * config.channels
-    norm: NormName = "none" if simple else config.norm
-    make_norm, bias = norm_layer(norm), simple or norm == "instance"
-    width = -(-config.channels // 2) if simple else config.channels
+    is_simple, c_in = config.decoder == "simple", 4 * config.channels
+    norm: NormName = "none" if is_simple else config.norm
+    make_norm, bias = norm_layer(norm), is_simple or norm == "instance"
+    width = -(-config.channels // 2) if is_simple else config.channels
     for c in (2 * width, width):
         if config.decoder == "resize":  # Odena et al. 2016
             conv = nn.Conv2d(c_in, c, 3, bias=bias)

@@ -1,4 +1,4 @@
-"""The result of an architecture search: the operations of every network, as a JSON file."""
+"""The result of an architecture search: the operations of its networks, as a JSON file."""
 
 from __future__ import annotations
 

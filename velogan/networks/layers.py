@@ -1,4 +1,4 @@
-"""Norms and initialisation shared by generators and discriminators."""
+"""Norms, initialisation and dilated convolutions of generators and discriminators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INIT_GAIN = 0.02
 
 
 class InstanceNorm2d(nn.InstanceNorm2d):
-    """torch's layer with correct gradients on CPUs, where torch misreads the channels-last gradient of one image."""
+    """torch's layer with correct gradients on CPUs, where torch misreads channels-last gradients of batches of one."""
 
     forward_kind: ClassVar[ForwardKind] = "layer"
 
@@ -59,7 +59,7 @@ def norm_layer(name: NormName) -> Callable[[int], nn.Module]:
 
     `instance` is per sample, without affine weights or running statistics, as CycleGAN uses it; `instance_affine` has
     affine weights and the epsilon of the Keras CycleGAN example (tensorflow_addons' InstanceNormalization); `batch` and
-    `sync_batch` have affine weights and running statistics, for `sync_batch` of all GPUs; `none` is the identity.
+    `sync_batch` have affine weights and running statistics (`sync_batch`: over all GPUs); `none` is the identity.
     """
     match name:
         case "instance":

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from velogan.types import ForwardKind, without_autocast
 
 FULL_REPLACE_AT = 0.3
-"""Mean absolute change of the channels, in [-1, 1], from which `apply_change` keeps no detail of the input."""
+"""Mean absolute change over channels, of values in [-1, 1], from which `apply_change` keeps no detail of the input."""
 
 FILTER_RADIUS = 6
 """Radius in pixels of the square windows of `guided_filter`."""
@@ -173,7 +173,7 @@ class KeepGenerator(MaskGenerator):
 
 
 FULL_CHANGE_AT = 0.2
-"""Mean absolute change of the channels, in [-1, 1], from which `suppress_small_changes` applies it in full."""
+"""Mean absolute change over channels, of values in [-1, 1], from which `suppress_small_changes` applies it in full."""
 
 
 def suppress_small_changes(outputs: Tensor, x: Tensor) -> Tensor:

@@ -40,10 +40,10 @@ def find_lite(variant: Variant) -> Path | None:
 
 
 def load_lite_weights(variant: Variant, published: Path) -> dict[str, Tensor]:
-    """Load the weights for `EfficientNetLite` from the `published` file. Raises ValueError if it has another hash."""
+    """Load the weights for `EfficientNetLite` from the `published` file. Raises ValueError if its hash is wrong."""
     digest = sha256(published)
     if digest != LITE_SHA256[variant]:
-        raise ValueError(f"its SHA-256 is {digest[:8]}..., that of the weights is {LITE_SHA256[variant][:8]}...")
+        raise ValueError(f"its SHA-256 is {digest[:8]}..., not {LITE_SHA256[variant][:8]}... as published")
     weights = fold_batch_norms(torch.load(published, map_location="cpu", weights_only=True))
     return {name: weight.contiguous() for name, weight in weights.items()}
 

@@ -19,15 +19,14 @@ class ProjectedDiscriminator(nn.Module):
     """Maps images `(B, C, H, W)` in [-1, 1] to the logits of its heads, `(B, 1, h, w)` each, finest scale first.
 
     Each head takes one map of frozen `features`; EfficientNet-Lite has four, at strides of 4, 8, 16 and 32. Before the
-    heads, fixed random convolutions mix channels, and scales from the coarsest to the finest, all with `width` channels
+    heads, fixed random convolutions mix each map's channels into `width` channels, then add coarser maps to finer ones
     (the paper's cross-channel and cross-scale mixing).
     `size`: images whose shorter side has fewer pixels are enlarged to it for the features, at most to twice their size,
     since a network recognises objects best at about the size that it was trained with.
     `patch`: a PatchGAN, which gets the images with all C channels; its logits come last.
 
-    The features are not part of the weights: all discriminators of a process share them (`pretrained.frozen_features`).
-    The weights contain the features' fingerprint, and are rejected if it differs. The input of the features has three
-    channels, see `pretrained.to_three_channels`.
+    The feature network is not part of the weights: all discriminators share it. The weights contain its
+    fingerprint, and are rejected if it differs. Its input has three channels, see `pretrained.to_three_channels`.
     """
 
     def __init__(self, features: str, *, width: int, size: int | None = None, patch: nn.Module | None = None):
@@ -65,7 +64,7 @@ class ProjectedDiscriminator(nn.Module):
             )
 
     def map_parts(self, function: Callable[[nn.Module], nn.Module]) -> ProjectedDiscriminator:
-        """Return a discriminator with the same weights, in which `function(part)` replaces each part."""
+        """Return a discriminator with the same weights, with `function(part)` in place of each head and other part."""
         mapped = ProjectedDiscriminator.__new__(ProjectedDiscriminator)
         nn.Module.__init__(mapped)
         mapped.features, mapped.size = self.features, self.size
@@ -100,7 +99,7 @@ class Mix(nn.Module):
         return mixed
 
     def weight(self, kind: Literal["across", "down"], number: int) -> Tensor:
-        """Return a 1x1 kernel: "across" mixes the channels of map `number`, "down" maps them to the next finer map."""
+        """Return the 1x1 kernel "across" the channels of map `number`, or from it "down" to the next finer map."""
         weight = self.weights[f"{kind}_{number}"]
         assert weight is not None
         return weight
@@ -126,9 +125,9 @@ def _interpolation_matrix(old: int, new: int, device: torch.device) -> Tensor:
     return F.interpolate(torch.eye(old, device=device)[None], size=new, mode="linear")[0]
 
 
-def _random_weight(outputs: int, inputs: int) -> Tensor:
+def _random_weight(c_out: int, c_in: int) -> Tensor:
     """Draw a 1x1 kernel that preserves the variance of its input (He et al. 2015, without the factor for ReLU)."""
-    return torch.randn(outputs, inputs, 1, 1) / inputs**0.5
+    return torch.randn(c_out, c_in, 1, 1) / c_in**0.5
 
 
 def _pad_to_two_pixels(x: Tensor) -> Tensor:
@@ -141,7 +140,7 @@ def _pad_to_two_pixels(x: Tensor) -> Tensor:
 
 
 def _build_head(width: int) -> nn.Sequential:
-    """Build a head that halves the sides, rounded up, and returns a logit per position, with spectral norm."""
+    """Build a head with spectral norm, which halves the sides, rounded up, and returns a logit per position."""
     head = nn.Sequential(nn.Conv2d(width, width, 3, stride=2, padding=1), nn.LeakyReLU(0.2))
     head.append(nn.Conv2d(width, 1, 3, padding=1))
     initialise(head)

@@ -74,7 +74,7 @@ def recognise(tensors: Mapping[str, Tensor], *, file: object) -> RecognisedNetwo
 
 
 def to_reference(network: RecognisedNetwork) -> dict[str, Tensor]:
-    """Return the weights with the reference's names. Raises ValueError if the reference has no such network."""
+    """Return the weights as the reference implementation names them. Raises ValueError if it has no such network."""
     reference_flags(network.header)
     is_pixel = network.header["config"]["network"] == "pixel"
     return {name.replace("model.", "net.", 1) if is_pixel else name: value for name, value in network.state.items()}
@@ -109,12 +109,12 @@ def reference_flags(header: Mapping[str, Any]) -> list[str]:
                 f"the reference implementation has no {kind} with {name}={config[name]}: choose another format"
             )
     norm = {"sync_batch": "syncbatch"}.get(config["norm"], config["norm"])
-    blurs = config.get("antialias", False) not in (False, "none")
-    norm_flag = f"--norm{kind[0].upper() if blurs else ''} {'batch' if blurs and norm == 'syncbatch' else norm}"
+    is_cut = config.get("antialias", False) not in (False, "none")
+    norm_flag = f"--norm{kind[0].upper() if is_cut else ''} {'batch' if is_cut and norm == 'syncbatch' else norm}"
     if kind == "generator":
         flags = [f"--netG {_generator_name(config)}", f"--ngf {config['channels']}"]
         flags += [f"--input_nc {header['in_channels']}", f"--output_nc {header['out_channels']}", norm_flag]
-        if blurs:  # CUT has no dropout by default
+        if is_cut:  # CUT has no dropout by default
             flags += _ANTIALIAS_FLAGS[config["antialias"]]
             return [*flags, *(["--no_dropout false"] if config["dropout"] else [])]
         return [*flags, *([] if config["dropout"] else ["--no_dropout"])]
@@ -141,7 +141,7 @@ _SUPPORTED = {
 
 
 def _normalize(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Remove prefixes of wrappers and the running statistics of old instance norms; convert to float32."""
+    """Unify the names, remove running statistics of instance norms in old files, and convert weights to float32."""
     state = dict(tensors)
     while wrapper := next((prefix for prefix in _WRAPPERS if all(name.startswith(prefix) for name in state)), None):
         state = {name.removeprefix(wrapper): value for name, value in state.items()}
@@ -157,7 +157,7 @@ def _normalize(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _infer_header(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Infer the header of a network from its first convolution and its names."""
+    """Infer the header of a network from its first convolution and the names of its weights."""
     if _kernel_size(state, "model.1.weight") == (7, 7):
         return _infer_resnet(state)
     if "model.model.0.weight" in state:
@@ -176,12 +176,12 @@ def _infer_resnet(state: Mapping[str, Tensor]) -> dict[str, Any]:
         raise ValueError(f"unexpected key {zero_padded!r}: its blocks have zero padding, not reflection padding")
     first = state["model.1.weight"]
     last = _last_convolution(state)
-    filters = {len(value[0, 0]) for name, value in state.items() if name.endswith(_FILTER) and value.ndim == 4}
+    filter_sizes = {len(value[0, 0]) for name, value in state.items() if name.endswith(_FILTER) and value.ndim == 4}
     antialias: dict[tuple[int, ...], Any] = {(3,): "down", (4,): "up", (3, 4): "both"}
     config = GeneratorConfig(
         blocks=len(blocks),
         channels=first.shape[0],
-        antialias=antialias.get(tuple(sorted(filters)), "none"),
+        antialias=antialias.get(tuple(sorted(filter_sizes)), "none"),
         norm=_norm_of(state, "model.1", "model.2"),
         dropout=any(name.endswith(".conv_block.6.weight") and value.ndim == 4 for name, value in state.items()),
     )

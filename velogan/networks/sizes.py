@@ -1,4 +1,4 @@
-"""Sizes of generators: parameters, bytes and multiply-accumulates (MACs); and widths at which they are equal."""
+"""Sizes of generators: parameters, bytes and multiply-accumulates (MACs); and widths that make sizes equal."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def count_parameters(net: nn.Module) -> int:
 def count_macs(net: nn.Module, images: torch.Tensor) -> int:
     """Return the multiply-accumulates of a network's convolutions on `images`, `(B, C, H, W)`.
 
-    A convolution multiplies each weight with each pixel of its output, a transposed one with each of its input. Blurs
-    (about 1 %) are not counted.
+    Each weight is multiplied once per output pixel, in a transposed convolution once per input pixel. Blurs (about 1 %)
+    are not counted.
     """
     macs: list[int] = []
 
@@ -83,8 +83,8 @@ def widths_matching(
 ) -> tuple[int, ...]:
     """Return the widths at which `generators` match the total size of the same number of `target` generators.
 
-    All widths are equal, as in the paper, if the total then matches within 1 %; else the last ones are larger by one.
-    `channels`: of input and output images, for each generator. Default: 3 and 3.
+    All widths are equal, as in the paper, if the total then matches within 1 %; else the last widths are larger by one.
+    `channels`: for each generator, the numbers of input and output channels. Default: 3 and 3.
     Raises ValueError if no widths match within 1 %.
     """
     channels = list(channels) or [(3, 3)] * len(generators)
@@ -113,14 +113,14 @@ def widths_matching(
 
 
 def nearest_width(config: GeneratorConfig, target: GeneratorConfig, *, channels: tuple[int, int]) -> int:
-    """Return the width at which a generator's size is nearest to `target`; `channels`: of input and output images."""
+    """Return the width at which a generator's size is nearest to that of `target`; `channels`: (input, output)."""
     target_bytes = _size_in_bytes(target, channels)
     low = max(1, _largest_true(lambda width: _size_in_bytes(config, channels, width) <= target_bytes))
     return min((low, low + 1), key=lambda width: abs(_size_in_bytes(config, channels, width) - target_bytes))
 
 
 def _size_in_bytes(config: GeneratorConfig, channels: tuple[int, int], width: int | None = None) -> int:
-    """Return a generator's bytes at `width`, by default the configured one; `channels`: of input and output images."""
+    """Return a generator's bytes at `width` (default: as configured), for images with (input, output) `channels`."""
     config = config.model_copy(update={"channels": width or config.channels})
     with torch.device("meta"):
         net = build_generator(config, in_channels=channels[0], out_channels=channels[1])
@@ -139,7 +139,7 @@ def _largest_true(condition: Callable[[int], bool], maximum: int = 4095) -> int:
 def describe_sizes(sizes: Mapping[Direction, NetworkSize], *, side: int) -> str:
     """Describe the sizes of generators, and their asymmetry: the ratio of the last size to the first.
 
-    `side`: of the image for which MACs were counted.
+    `side`: side in pixels of the image for which MACs were counted.
     """
     lines = [
         f"{name}: {size.parameters:,} parameters, {size.bytes / 1e6:.3f} MB, {size.macs / 1e9:.2f} G "

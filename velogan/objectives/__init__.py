@@ -1,1 +1,1 @@
-"""Objectives: methods as lists of phases, with their losses and state."""
+"""Objectives: the losses of methods, as lists of phases, and their state."""

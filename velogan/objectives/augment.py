@@ -55,7 +55,7 @@ def _colour(images: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _shift(images: Tensor, uniform: Tensor) -> Tensor:
-    """Shift by whole pixels and fill with zeros, deterministically: by products with shifted identity matrices."""
+    """Shift images by whole pixels and fill with zeros; as matrix products, whose gradients are deterministic."""
     rows, columns = (_shift_matrices(side, draw, dtype=images.dtype) for side, draw in zip(images.shape[2:], uniform))
     return rows[:, None] @ images @ columns[:, None].mT
 
@@ -69,7 +69,7 @@ def _shift_matrices(side: int, uniform: Tensor, *, dtype: torch.dtype) -> Tensor
 
 
 def _cutout(images: Tensor, uniform: Tensor) -> Tensor:
-    """Fill a rectangle with half the image's sides, which may lie partly outside the image, with zeros."""
+    """Set a rectangle of half the image's sides, which may lie partly outside the image, to zero."""
     inside = []
     for side, draw in zip(images.shape[2:], uniform):
         length, position = int(side * CUTOUT_SIDE + 0.5), torch.arange(side, device=images.device)

@@ -34,8 +34,8 @@ class Phase:
     """One part of a step: a loss, its gradients and an update.
 
     `name`: also the profiler label and log prefix. `trains`: the roles that this phase updates; all others are frozen.
-    `loss`: a function of (nets, batch, cache), independent of device, rank, precision, optimizer and graph.
-    `split`: the images it gets, "train" or one of `HALVES`; each split has its own cache.
+    `loss`: a function of (nets, batch, cache), independent of device, rank, precision, optimizer and CUDA graph.
+    `split`: which images it gets, "train" or one of `HALVES`; each split has its own cache.
     """
 
     name: str
@@ -60,7 +60,7 @@ def run_branches(*branches: Branch) -> list[tuple[Tensor, ...]]:
 
 
 def batched_forward(net: Callable[[Tensor], Any], *images: Tensor, batched: bool = True) -> tuple[Any, ...]:
-    """Return the output of `net`, a tensor or a sequence of them, for each batch `(B, C, H, W)` of `images`.
+    """Return the output of `net`, a tensor or a sequence of tensors, for each batch `(B, C, H, W)` of `images`.
 
     With `batched`, one forward pass over the concatenated batches; otherwise one pass per batch.
     """
@@ -82,11 +82,11 @@ def use_branch_runner(runner: BranchRunner | None) -> Iterator[None]:
 
 
 HALVES = ("first_half", "second_half")
-"""The two splits into which the training images of each domain are divided at random."""
+"""Names of the two splits into which the training images of each domain are divided at random."""
 
 
 class UniformSlots:
-    """Names for consecutive ranges of rows of a batch's uniform random numbers, in the order of `add`."""
+    """Assigns rows of a batch's uniform random numbers to named purposes, in the order of `add`."""
 
     def __init__(self) -> None:
         self.num_uniforms = 0
@@ -98,7 +98,7 @@ class UniformSlots:
         self.num_uniforms += count
 
     def rows(self, batch: Batch, name: str) -> Tensor:
-        """Return the rows `(count, B)` of the slot `name`."""
+        """Return the rows `(count, B)` that were reserved as `name`."""
         return batch["uniform"][self._rows[name]]
 
 

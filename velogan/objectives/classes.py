@@ -1,7 +1,7 @@
 """Semantic consistency: a segmenter, trained at the same time, penalises translations that change classes.
 
 CyCADA, "Cycle-Consistent Adversarial Domain Adaptation" (Hoffman et al. 2018), equation 4. There the segmenter is
-trained beforehand on the labelled domain and predicts the inputs' classes; here label maps, if any, do.
+trained beforehand on the labelled domain and predicts the inputs' classes; here label maps, if any, give these.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ SEMANTIC_LOSS_WEIGHT = 1.0
 """Weight of the penalty, as in CyCADA."""
 
 CONFIDENCE_THRESHOLD = 0.9
-"""Probability of the predicted class from which a pixel without a label counts."""
+"""Minimum probability of the predicted class at which a pixel counts, in a domain without label maps."""
 
 
 class SemanticConsistencyLoss(ExtraLoss):
     """Adds a phase that trains the segmenter, and to phase `name` a penalty for pixels that change their class.
 
-    A pixel's weight is the probability of its label by the segmenter's output for the input; without label maps, the
-    probability of the predicted class, if above `CONFIDENCE_THRESHOLD`. So an untrained segmenter has little effect.
-
-    The batch holds `label_a`, `label_b` or both, `(B, H, W)`, -1 for pixels without a class.
+    A pixel's weight is the probability that the segmenter gives its label in the input; in a domain without label maps,
+    the probability of the predicted class, or 0 below `CONFIDENCE_THRESHOLD`. So an untrained segmenter has little
+    effect. The batch holds `label_a`, `label_b` or both, `(B, H, W)` int64, -1 for pixels without a class.
     """
 
     def phases(self) -> list[Phase]:
@@ -38,7 +37,7 @@ class SemanticConsistencyLoss(ExtraLoss):
         return [Phase(name="segmenter", trains=(SEGMENTER,), loss=self.segmenter_loss), *super().phases()]
 
     def segmenter_loss(self, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:
-        """Compute the cross-entropy of real images with their label maps, and log the accuracy on labelled pixels."""
+        """Compute the segmenter's cross-entropy on real images with label maps, and its accuracy, for the log."""
         total, terms = batch["A"].new_zeros(()), dict[str, Tensor]()
         for letter in "ab":
             if (labels := batch.get(f"label_{letter}")) is not None:
@@ -61,8 +60,8 @@ class SemanticConsistencyLoss(ExtraLoss):
 def pseudo_labels(logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return target classes and their weights in [0, 1], both `(B, H, W)`, from a segmenter's `logits` `(B, K, H, W)`.
 
-    The weights are the probabilities of the classes. If `labels` are given, they are the classes, and pixels without
-    one get weight 0. Otherwise the classes are the most likely ones, and weights below `CONFIDENCE_THRESHOLD` are 0.
+    The weights are the probabilities of the classes. If `labels` are given, they are the classes, and pixels without a
+    label get weight 0. Otherwise the classes are the most likely ones, and weights below `CONFIDENCE_THRESHOLD` are 0.
     """
     probabilities = logits.softmax(1)
     if labels is None:
@@ -72,7 +71,7 @@ def pseudo_labels(logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor
 
 
 def weighted_cross_entropy(logits: Tensor, classes: Tensor, weights: Tensor) -> Tensor:
-    """Return the mean cross-entropy of `logits` `(B, K, H, W)` with `classes` `(B, H, W)`, times `weights` `(B, H, W)`.
+    """Return the mean over pixels of weight times cross-entropy. `logits` are `(B, K, H, W)`, the others `(B, H, W)`.
 
     The sum is divided by the number of pixels, not by the sum of weights, so that the mean over microbatches equals the
     result for the whole batch.

@@ -19,44 +19,44 @@ Logits = Tensor | Sequence[Tensor]
 
 
 def gan_loss(
-    logits: Logits, *, real: bool, kind: GanLossName, smoothing: float = 0.0, weights: Tensor | None = None
+    logits: Logits, *, is_real: bool, kind: GanLossName, smoothing: float = 0.0, weights: Tensor | None = None
 ) -> Tensor:
     """Return the discriminator's loss for `logits` of real images, or of fakes; a scalar in float32.
 
-    lsgan: squared distance to 1 / 0 (Mao et al. 2017, eq. 2). vanilla: binary cross entropy (Goodfellow et al.
+    lsgan: squared distance to 1 or 0 (Mao et al. 2017, eq. 2). vanilla: binary cross entropy (Goodfellow et al.
     2014, eq. 1). hinge: Miyato et al. 2018, eq. 16. Losses of several heads are added (Sauer et al. 2021).
     `smoothing`: for lsgan and vanilla the target of real images is 1 - `smoothing` (one-sided label smoothing,
     Salimans et al. 2016, section 3.4). `weights`: `(B,)`, factors of the images' losses. Default: 1.
     """
     if not isinstance(logits, Tensor):
-        loss_of = partial(gan_loss, real=real, kind=kind, smoothing=smoothing, weights=weights)
+        loss_of = partial(gan_loss, is_real=is_real, kind=kind, smoothing=smoothing, weights=weights)
         return torch.stack([loss_of(head) for head in logits]).sum()
     logits = logits.float()
     if kind == "hinge":
-        return _weighted_mean(F.relu(1 - logits if real else 1 + logits), weights)
-    target = torch.full_like(logits, (1 - smoothing) * real)
+        return _weighted_mean(F.relu(1 - logits if is_real else 1 + logits), weights)
+    target = torch.full_like(logits, (1 - smoothing) * is_real)
     loss = F.mse_loss if kind == "lsgan" else F.binary_cross_entropy_with_logits
     return loss(logits, target) if weights is None else _weighted_mean(loss(logits, target, reduction="none"), weights)
 
 
 def _weighted_mean(losses: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the mean of `losses`, `(B, C, H, W)`, with each image multiplied by its weight, `(B,)`."""
+    """Return the mean of `losses`, `(B, C, H, W)`, after multiplying each image's losses by its weight, `(B,)`."""
     return losses.mean() if weights is None else (losses * weights.view(-1, 1, 1, 1)).mean()
 
 
 def generator_adversarial_loss(logits: Logits, *, kind: GanLossName) -> Tensor:
     """Return the generator's loss for the discriminator's `logits` of fakes; a scalar in float32.
 
-    It is the discriminator's loss for real images; for hinge, the negative mean (Miyato et al. 2018, eq. 17).
+    It is `gan_loss` with `is_real=True`; for hinge, the negative mean of the logits (Miyato et al. 2018, eq. 17).
     """
     if kind != "hinge":
-        return gan_loss(logits, real=True, kind=kind)
+        return gan_loss(logits, is_real=True, kind=kind)
     heads = [logits] if isinstance(logits, Tensor) else logits
     return torch.stack([-head.float().mean() for head in heads]).sum()
 
 
 def l1_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean of |outputs - targets| in float32, whose gradient has the memory layout of the tensors."""
+    """Return the mean of |outputs - targets|, in float32; the gradient keeps the memory layout of `outputs`."""
     return (outputs.float() - targets.float()).abs().sum() / outputs.numel()
 
 
@@ -65,7 +65,7 @@ SOURCE_EDGE, FAKE_EDGE = 0.1, 0.02
 
 
 def edge_loss(fake: Tensor, source: Tensor) -> Tensor:
-    """Return the share of edges of `source` that are not edges of `fake`: near 0 if all are preserved, 1 if none.
+    """Return the fraction of edges of `source` that `fake` lacks: near 0 if all are preserved, 1 if none is.
 
     Compares normalised gradient fields n = g / (|g|^2 + SOURCE_EDGE^2)^(1/2) of the brightness, as multimodal image
     registration does (Haber and Modersitzki 2006). There the loss is the mean of 1 - (n_source n_fake)^2; here it is
@@ -109,7 +109,7 @@ TEMPERATURE = 0.07
 def patch_nce_loss(queries: Tensor, keys: Tensor) -> Tensor:
     """Return the PatchNCE loss: query i must match key i among all keys of the same image (Park et al. 2020, eq. 2, 3).
 
-    It is the mean of -log(exp(v v+ / T) / sum of exp(v v' / T) over all keys v' of the image).
+    It is the mean over queries v, with key v+, of -log(exp(v v+ / T) / sum over all keys v' of exp(v v' / T)).
     `queries` (from translations) and `keys` (from inputs): unit vectors `(B, n, C)`. `keys` get no gradient.
     Returns a scalar in float32, about log n for random features.
     """

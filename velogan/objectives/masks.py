@@ -1,4 +1,4 @@
-"""Extra loss terms on translations, in the phase that trains the generators; one penalises changes outside masks."""
+"""Extra losses on translations, added to a phase of another objective; `MaskLoss` penalises changes outside masks."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from velogan.objectives.base import LossOutput, Objective, Phase, PhaseCache
 from velogan.types import Batch, Direction, Nets
 
 MASK_LOSS_WEIGHT = 10.0
-"""Weight of the loss, equal to the weight of CycleGAN's cycle loss."""
+"""Weight of `MaskLoss`, equal to the weight of CycleGAN's cycle loss."""
 
 GetFakes = Callable[[PhaseCache], Mapping[Direction, Tensor]]
 """Returns the translations `(B, C, H, W)` in a phase's cache, by direction."""
 
 
 class ExtraLoss:
-    """Adds loss terms on translations, which `get_fakes` reads from the cache, to the phase `name` of `inner`."""
+    """Adds loss terms on translations, which `get_fakes` reads from the cache, to a phase of `inner`."""
 
-    def __init__(self, inner: Objective, get_fakes: GetFakes, *, name: str):
+    def __init__(self, inner: Objective, get_fakes: GetFakes, *, phase_name: str):
         self._inner, self._get_fakes = inner, get_fakes
-        self._name = name
+        self._phase_name = phase_name
         self.num_uniforms, self.state = inner.num_uniforms, inner.state
 
     def phases(self) -> list[Phase]:
         """Return the phases of the inner objective, with the extra terms in one of them."""
         return [
-            replace(phase, loss=partial(self._loss, phase)) if phase.name == self._name else phase
+            replace(phase, loss=partial(self._loss, phase)) if phase.name == self._phase_name else phase
             for phase in self._inner.phases()
         ]
 
     def extra_losses(self, nets: Nets, batch: Batch, source: str, fake: Tensor) -> dict[str, Tensor]:
-        """Return scalar loss terms by name for `fake`, the translations of domain `source`, a or b."""
+        """Return scalar losses by name for `fake`, translations `(B, C, H, W)` of images of domain `source`, a or b."""
         raise NotImplementedError
 
     def _loss(self, phase: Phase, nets: Nets, batch: Batch, cache: PhaseCache) -> LossOutput:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class FakePool(nn.Module):
-    """A pool of up to `size` earlier fakes of `shape` (C, H, W), on the device.
+    """A pool of up to `size` earlier fakes of `shape` (C, H, W), kept on the device.
 
     Until it is full it stores and returns each new image. Then, with probability one half, it returns a random stored
     image and stores the new one in its place; otherwise it returns the new one. With size 0 it returns each new image.
@@ -31,11 +31,11 @@ class FakePool(nn.Module):
         return torch.cat([self._exchange(image, draws) for image, draws in zip(new.split(1), uniform.unbind(1))])
 
     def _exchange(self, new: Tensor, uniform: Tensor) -> Tensor:
-        full = self.stored >= self.size
-        slot = torch.where(full, (uniform[1] * self.size).long(), self.stored).view(1)
+        is_full = self.stored >= self.size
+        slot = torch.where(is_full, (uniform[1] * self.size).long(), self.stored).view(1)
         old = self.images[slot]  # indexing keeps the memory layout of the images; index_select does not
-        swap = full & (uniform[0] > 0.5)
-        finite = new.isfinite().all()
-        self.images.index_copy_(0, slot, torch.where((full & ~swap) | ~finite, old, new))
-        self.stored.add_(finite).clamp_(max=self.size)
-        return torch.where(swap, old, new)
+        is_swapped = is_full & (uniform[0] > 0.5)
+        is_finite = new.isfinite().all()
+        self.images.index_copy_(0, slot, torch.where((is_full & ~is_swapped) | ~is_finite, old, new))
+        self.stored.add_(is_finite).clamp_(max=self.size)
+        return torch.where(is_swapped, old, new)

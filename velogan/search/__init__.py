@@ -1,1 +1,1 @@
-"""Architecture search: the method, its supernets, and a record of what it chooses."""
+"""Architecture search: the method, its supernets, and the record of its softmax weights and genotype."""

@@ -1,6 +1,6 @@
 """Record of an architecture search in its run folder.
 
-RUN/architecture.jsonl    the share (softmax weight) of each operation, by network and mixture, at each log interval:
+RUN/architecture.jsonl    the softmax weight (share) of each operation, by network and mixed operation, per log row:
                           `{"images": 1200, "shares": {"G_A": {"model.e.0": {"max_pool": 0.12, ...}, ...}, ...}}`
 RUN/genotype.json         the operations with the largest shares now, for `velogan train --genotype`
 """
@@ -18,14 +18,14 @@ from velogan.networks.genotype import Genotype
 HISTORY_FILE, GENOTYPE_FILE = "architecture.jsonl", "genotype.json"
 
 Mixture = Mapping[str, float]
-"""The shares of a mixture's operations, by their names; the sum is 1."""
+"""The softmax weights (shares) of a mixed operation's candidates, by name; their sum is 1."""
 
 Shares = Mapping[str, Mapping[str, Mixture]]
-"""Shares by network, mixture and operation."""
+"""Softmax weights by network, mixed operation and candidate."""
 
 
 class HistoryEntry(TypedDict):
-    """A line of `architecture.jsonl`: the number of images seen, and the shares."""
+    """A line of `architecture.jsonl`: the number of images seen, and the softmax weights."""
 
     images: int
     shares: Shares
@@ -34,7 +34,7 @@ class HistoryEntry(TypedDict):
 def read_architecture(run: Path) -> list[HistoryEntry]:
     """Read the history in the folder `run`, oldest first; empty if there is no file.
 
-    Skips damaged lines, such as an incomplete last one.
+    Skips damaged lines, such as an incomplete last line.
     """
     try:
         lines = (Path(run) / HISTORY_FILE).read_bytes().splitlines()
@@ -54,7 +54,7 @@ def _parse_line(line: bytes) -> HistoryEntry | None:
 class ArchitectureRecorder:
     """Writes the state of a search into the folder `run`.
 
-    `shares` and `genotype` return the current values. `provenance` is added to the genotype, with the images seen.
+    `shares` and `genotype` return the current values. `provenance` and the images seen are added to the genotype.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class ArchitectureRecorder:
         self._last = -1
 
     def start(self, images: int) -> None:
-        """Start, or resume after `images` images: remove the lines of later images, which will be seen again."""
+        """Start, or resume after `images` images: remove later lines, whose images are seen again; write the state."""
         rows = [row for row in read_architecture(self._history.parent) if row["images"] <= images]
         write_text(self._history, "".join(f"{json.dumps(row)}\n" for row in rows))
         self._last = rows[-1]["images"] if rows else -1
         self.write(images)
 
     def write(self, images: int) -> None:
-        """Append a line, unless there is already one for `images` images, and write the genotype."""
+        """Append a line to the history, unless it has one for `images` images, and write the genotype."""
         if self._last < images:  # the end of a run may coincide with an interval
             self._last = images
             with open(self._history, "ab") as file:

@@ -1,4 +1,4 @@
-"""Architecture search: any method on supernets, whose architecture weights are trained as well.
+"""Architecture search: a method on supernets, whose architecture weights are trained as well.
 
 "CycleGANAS" (An and Joo 2023, section 3). Each network of cells becomes a supernet, and its architecture weights a
 separate role, such as `arch_G_A` for `G_A`. The inner method defines the losses, the pools of fakes, and the networks
@@ -22,7 +22,6 @@ from velogan.methods import METHODS as PLAIN_METHODS
 from velogan.methods.base import InferenceGenerators, Method, Role, Spec
 from velogan.methods.image_gan import sum_terms
 from velogan.networks.build import NetworkFactory
-from velogan.networks.cells import default_operations, discriminator_kinds
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.genotype import Genotype
 from velogan.objectives.base import HALVES, LossFunction, LossOutput, Objective, Phase, PhaseCache
@@ -40,7 +39,7 @@ from velogan.types import GENERATOR_FILES, Batch, Decision, Direction, Letter, N
 ARCHITECTURE = "arch_"
 """Prefix of the role of a network's architecture weights, and of the phase that trains them."""
 
-SEARCHABLE = [kind for kind, method in PLAIN_METHODS.items() if method.searchable]
+SEARCHABLE = [kind for kind, method in PLAIN_METHODS.items() if method.is_searchable]
 """Kinds of methods that a search can wrap."""
 
 
@@ -118,7 +117,7 @@ class SearchMethod(Method):
             if find_mixed_ops(role.net):
                 header = {"network": "architecture", "of": name} if role.header else None
                 net = split_arch_parameters(role.net)
-                arch_roles[ARCHITECTURE + name] = Role(net=net, header=header, averaged=role.averaged)
+                arch_roles[ARCHITECTURE + name] = Role(net=net, header=header, is_averaged=role.is_averaged)
                 roles[name] = replace(role, header={**role.header, "network": "supernet"} if role.header else None)
         return roles | arch_roles
 
@@ -158,7 +157,7 @@ class SearchMethod(Method):
         return {name: shares for name, net in named_nets.items() if (shares := _shares(net))}
 
     def genotype(self, nets: Nets, spec: Spec) -> Genotype:
-        """Return the genotype with the operations that have the largest shares."""
+        """Return the genotype with the operations that have the largest softmax weights."""
         generators: dict[Direction, tuple[str, ...]] = {
             direction: derive(net) if is_searched(config := spec.generators[direction]) else config.resolved_operations
             for direction, net in self._attach_architecture(nets, spec).generators.items()
@@ -173,7 +172,7 @@ class SearchMethod(Method):
     def _derive_discriminators(self, nets: Nets, spec: Spec) -> dict[Direction, tuple[str, ...]]:
         """Return the discriminators' operations by direction.
 
-        A discriminator of encodings lacks the first two operations; the genotype gets the default ones there.
+        A discriminator of encodings lacks the first two operations; the genotype gets default operations for them.
         """
         operations: dict[Direction, tuple[str, ...]] = {}
         roles = {name: role for name, role in self._meta_roles(spec).items() if find_mixed_ops(role.net)}
@@ -182,7 +181,7 @@ class SearchMethod(Method):
             if config.operations:
                 operations[direction] = config.resolved_operations
             elif derived := [derive(nets[name]) for name, role in roles.items() if role.real_domain == target]:
-                default = default_operations(discriminator_kinds(config.space), space=config.space, discriminator=True)
+                default = config.resolved_operations
                 operations[direction] = default[: len(default) - len(derived[0])] + derived[0]
         return operations
 
@@ -201,9 +200,9 @@ def _shares(net: nn.Module) -> dict[str, dict[str, float]]:
 
 
 class SearchObjective:
-    """The losses of the inner method; its phases, or a second set of phases, train the architecture weights.
+    """The losses of the inner method; the same phases, or a second set, train the architecture weights.
 
-    `inner`: an objective for each set of phases, so that each has its own state. `arch_roles`: the roles of
+    `inner`: one objective per set of phases, so that each set has its own state. `arch_roles`: the roles of
     architecture weights.
     """
 
@@ -218,7 +217,7 @@ class SearchObjective:
         self.state: nn.Module = nn.ModuleDict(dict(zip(("weights", "architecture"), states)))
 
     def phases(self) -> list[Phase]:
-        """Return the phases of the networks, then any separate phases of their architecture weights."""
+        """Return the phases that train the networks, then any separate phases for their architecture weights."""
         phases = self.inner[0].phases()
         if self.config.scheme == "one-step":
             return [replace(phase, trains=(*phase.trains, *self._arch_roles_of(phase))) for phase in phases]

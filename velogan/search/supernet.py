@@ -1,9 +1,9 @@
-"""Supernets: networks of cells in which every operation is a mixture of all candidates.
+"""Supernets: networks of cells in which every operation is a mixed operation of all candidates.
 
-"CycleGANAS" (An and Joo 2023, section 3.2): `sum_o softmax(alpha)_o o(x)`. The mixture replaces only the operation, so
-that one norm and one activation follow it. Nothing nonlinear is between the convolutions of a mixture and their sum, so
-they are computed as one convolution with the weighted sum of their kernels: equal up to rounding, with less work and
-memory.
+"CycleGANAS" (An and Joo 2023, section 3.2): `sum_o softmax(alpha)_o o(x)`. A mixed operation replaces only the
+operation, so that one norm and one activation follow it. As nothing nonlinear is between its convolutions and their
+sum, they are computed as one convolution with the weighted sum of their kernels: equal up to rounding, with less work
+and memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from velogan.types import Composed, ForwardKind
 Convolve = Callable[..., Tensor]
 
 ALPHA_DEVIATION = 1e-3
-"""Standard deviation of the initial `alpha`: shares start about equal. As in DARTS; the paper states none."""
+"""Standard deviation of the initial `alpha`, so that all softmax weights are about equal; as in DARTS."""
 
 
 def is_searched(config: GeneratorConfig | DiscriminatorConfig) -> bool:
@@ -49,9 +49,9 @@ class SupernetFactory(NetworkFactory):
 
 
 class MixedOp(nn.Module):
-    """The mixture of all candidate operations of `slot`, weighted by the softmax of `alpha`.
+    """A mixed operation: the sum of all candidates for `slot`, weighted by the softmax of `alpha`.
 
-    `convolve`, an argument of `forward`, replaces `F.conv2d` in mixtures of kind r.
+    `convolve`, an argument of `forward`, replaces `F.conv2d` if the kind is r.
     """
 
     forward_kind: ClassVar[ForwardKind] = "mixture"
@@ -88,7 +88,7 @@ class MixedOp(nn.Module):
 
 
 class ArchitectureWeights(nn.Module):
-    """The `alpha` of all mixtures of a supernet, as a separate network with its own phases and optimizer rules."""
+    """The `alpha` of all mixed operations of a supernet, as a separate network with its own optimizer rules."""
 
     def __init__(self, alphas: Sequence[nn.Parameter]):
         super().__init__()
@@ -102,7 +102,7 @@ class ArchitectureWeights(nn.Module):
 def split_arch_parameters(net: nn.Module) -> ArchitectureWeights:
     """Move the architecture weights out of a supernet, which still uses them but no longer has them as parameters.
 
-    A copy of the supernet then has a copy of them that nothing updates, until `attach_arch_parameters`.
+    A copy of the supernet uses a copy of them that is not updated, until `attach_arch_parameters`.
     """
     alphas = []
     for mixed in find_mixed_ops(net).values():
@@ -121,7 +121,7 @@ def attach_arch_parameters(net: nn.Module, architecture: ArchitectureWeights) ->
 
 
 class SupernetWithArchitecture(nn.Module):
-    """A supernet and its detached architecture weights as one network, for a file that holds both."""
+    """A supernet and its separate architecture weights as one network, for a file that contains both."""
 
     def __init__(self, net: nn.Module, architectures: Sequence[nn.Module] | None = None):
         super().__init__()
@@ -140,7 +140,7 @@ class SupernetWithArchitecture(nn.Module):
         return self.net(x)
 
     def map_parts(self, function: Callable[[nn.Module], nn.Module]) -> SupernetWithArchitecture:
-        """Return the network with `function(part)` in place of the supernet, or of each of its parts."""
+        """Return the network with `function(part)` in place of the supernet, or of its parts if it is `Composed`."""
         mapped = self.net.map_parts(function) if isinstance(self.net, Composed) else function(self.net)
         return SupernetWithArchitecture(mapped, list(self.architectures))
 
@@ -151,7 +151,7 @@ def find_mixed_ops(net: nn.Module) -> dict[str, MixedOp]:
 
 
 def derive(net: nn.Module) -> tuple[str, ...]:
-    """Return, for each mixture, the name of the operation with the largest share."""
+    """Return the name of the operation with the largest softmax weight, for each mixed operation."""
     return tuple(list(mixed.candidates)[int(mixed.alpha.argmax())] for mixed in find_mixed_ops(net).values())
 
 
@@ -164,7 +164,7 @@ def _downsample(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
     """Compute a `MixedOp` of kind e. Stride 2 makes dilated5 a dense 5x5 on every second pixel; avg_pool is 2x2."""
     names = [name for name in layers if name in CONVOLUTION_GEOMETRY and name != "dilated5"]
     radius = max(CONVOLUTION_GEOMETRY[name].padding for name in names)
-    kernels = [_Kernel(layers[name].weight, shares[name], _taps(name, radius)) for name in names]
+    kernels = [_Kernel(layers[name].weight, shares[name], _kernel_slice(name, radius)) for name in names]
     kernels.append(_Kernel(layers["avg_pool"].weight, shares["avg_pool"] / 4, slice(radius, radius + 2)))
     bias = _sum_biases(layers, shares, excluded="max_pool")
     dense = F.conv2d(x, _sum_kernels(kernels, radius), bias, stride=2, padding=radius)
@@ -173,18 +173,18 @@ def _downsample(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
 
 
 def _preserve_size(x: Tensor, layers: _Layers, shares: _Shares, convolve: Convolve) -> Tensor:
-    """Compute a mixture of kind r: a dilated 5x5 convolution, and one 7x7 convolution with the sum of all others."""
+    """Compute a `MixedOp` of kind r: a dilated 5x5 convolution, and one 7x7 convolution with all other kernels."""
     outer, bias = CONVOLUTION_GEOMETRY["dilated5"].padding, _sum_biases(layers, shares)
     x = F.pad(x, (outer,) * 4, mode="reflect")
     radius = CONVOLUTION_GEOMETRY["conv7"].padding
     names = [name for name in layers if CONVOLUTION_GEOMETRY[name].padding <= radius]
-    kernels = [_Kernel(layers[name].weight, shares[name], _taps(name, radius)) for name in names]
+    kernels = [_Kernel(layers[name].weight, shares[name], _kernel_slice(name, radius)) for name in names]
     dense = convolve(x[:, :, 1:-1, 1:-1], _sum_kernels(kernels, radius), bias)
     return dense + convolve(*contiguous_for_dilated_grad(x, shares["dilated5"] * layers["dilated5"].weight), dilation=2)
 
 
 def _upsample(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
-    """Compute a mixture of kind d. Nearest-neighbour upsampling is a transposed convolution with a 2x2 kernel."""
+    """Compute a `MixedOp` of kind d. Nearest-neighbour upsampling is a transposed convolution with a 2x2 kernel."""
     nearest = _Kernel(layers["nearest"].weight.transpose(0, 1), shares["nearest"], slice(1, 3))
     kernels = [_Kernel(layers["transposed3"].weight, shares["transposed3"], slice(0, 3)), nearest]
     bias = _sum_biases(layers, shares, excluded="bilinear")
@@ -192,14 +192,14 @@ def _upsample(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
     return transposed + F.interpolate(_pointwise(x, "bilinear", layers, shares), scale_factor=2, mode="bilinear")
 
 
-def _taps(name: str, radius: int) -> slice:
-    """Return the indices, in both axes, of an operation's taps within a kernel of `radius`."""
+def _kernel_slice(name: str, radius: int) -> slice:
+    """Return the rows, which equal the columns, of an operation's weights within a kernel of `radius`."""
     kernel, dilation, padding = CONVOLUTION_GEOMETRY[name]
     return slice(radius - padding, radius - padding + (kernel - 1) * dilation + 1, dilation)
 
 
 def _pointwise(x: Tensor, name: str, layers: _Layers, shares: _Shares) -> Tensor:
-    """Apply a 1x1 convolution, weighted by its share."""
+    """Apply the 1x1 convolution of operation `name`, multiplied by its softmax weight."""
     layer, share = layers[name], shares[name]
     return F.conv2d(x, share * layer.weight, None if layer.bias is None else share * layer.bias)
 
@@ -212,37 +212,37 @@ def _sum_biases(layers: _Layers, shares: _Shares, *, excluded: str = "") -> Tens
 
 
 class _Kernel(NamedTuple):
-    """A kernel, its share, and `taps`: its rows and columns in the sum; a 1x1 kernel is broadcast to them."""
+    """A kernel, its softmax weight, and its rows and columns in the sum, to which a 1x1 kernel is broadcast."""
 
     weight: Tensor
     share: Tensor
-    taps: slice
+    indices: slice
 
 
 def _sum_kernels(kernels: Sequence[_Kernel], radius: int) -> Tensor:
-    """Return the sum of kernels weighted by their shares, `(c_out, c_in, 2 radius + 1, 2 radius + 1)`."""
+    """Return the sum of kernels weighted by their `share`, `(c_out, c_in, 2 radius + 1, 2 radius + 1)`."""
     shares = torch.stack([kernel.share for kernel in kernels])
-    taps, weights = [kernel.taps for kernel in kernels], [kernel.weight for kernel in kernels]
-    return _SumKernels.apply(taps, 2 * radius + 1, shares, *weights)  # pyright: ignore[reportReturnType]
+    indices, weights = [kernel.indices for kernel in kernels], [kernel.weight for kernel in kernels]
+    return _SumKernels.apply(indices, 2 * radius + 1, shares, *weights)  # pyright: ignore[reportReturnType]
 
 
 class _SumKernels(torch.autograd.Function):
     """Sums kernels in place: autograd of slices would copy the whole sum for each kernel, in both passes."""
 
     @staticmethod
-    def forward(ctx, taps: list[slice], side: int, shares: Tensor, *weights: Tensor):
+    def forward(ctx, slices: list[slice], side: int, shares: Tensor, *weights: Tensor):
         ctx.save_for_backward(shares, *weights)
-        ctx.taps = taps
+        ctx.slices = slices
         c_out, c_in = weights[0].shape[:2]
         total = weights[0].new_zeros(c_out, side, side, c_in).permute(0, 3, 1, 2)  # channels-last, as most weights
-        for indices, share, weight in zip(taps, shares, weights):
+        for indices, share, weight in zip(slices, shares, weights):
             total[:, :, indices, indices].addcmul_(weight, share)
         return total
 
     @staticmethod
     def backward(ctx, *grads: Tensor):
         shares, *weights = ctx.saved_tensors
-        parts = [grads[0][:, :, indices, indices] for indices in ctx.taps]
+        parts = [grads[0][:, :, indices, indices] for indices in ctx.slices]
         share_grads = torch.stack([(part * weight).sum() for part, weight in zip(parts, weights)])
         weight_grads = [(part * share).sum_to_size(weight.shape) for part, share, weight in zip(parts, shares, weights)]
         return None, None, share_grads, *weight_grads

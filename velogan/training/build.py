@@ -107,7 +107,7 @@ def build_step(
     if engine.channels_last:
         for module in (*nets.values(), objective.state):
             module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    recomputed = [name for name, role in roles.items() if role.averaged and engine.checkpoint_activations == "on"]
+    recomputed = [name for name, role in roles.items() if role.is_averaged and engine.checkpoint_activations == "on"]
     fused = engine.mode != "reference"
     phases = objective.phases()
     optimizers = build_optimizers(config.optimizer, phases=phases, nets=nets, fused=fused)
@@ -145,7 +145,7 @@ def _build_objective(config: Config, shape: tuple[int, int]) -> Objective:
     for prefix, wrapper in (("mask_", MaskLoss), ("label_", SemanticConsistencyLoss)):
         if any(name.startswith(prefix) for name in data.annotations):
             assert isinstance(method, ImageGAN)
-            objective = wrapper(objective, method.fakes, name="generator")
+            objective = wrapper(objective, method.fakes, phase_name="generator")
     return objective
 
 
@@ -171,7 +171,7 @@ def build_trainer(
         distributed=distributed,
         active_phases=active_phases,
     )
-    averaged = {name: net for name, net in nets.items() if roles[name].averaged}
+    averaged = {name: net for name, net in nets.items() if roles[name].is_averaged}
     return Trainer(
         step,
         {split: loader(split) for split in objective.num_uniforms},
