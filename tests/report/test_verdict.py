@@ -46,6 +46,12 @@ def test_a_single_image_decides_nothing(score: MakeScore) -> None:
     assert summarize_scores(many, NAMES)[0] == "Better than the unchanged input."
 
 
+def test_reports_what_cannot_be_told_from_the_unchanged_input(score: MakeScore) -> None:
+    kid = score("kid", 0.1, baseline=0.11, better="lower", interval_95=[0.05, 0.2])
+    (summary,) = summarize_scores([kid, score("retrieval", 0.98, baseline=1.0)], NAMES)
+    assert summary == "Neither better nor worse than the unchanged input, as far as this number of images can tell."
+
+
 def test_reports_translations_that_do_not_depend_on_their_inputs(score: MakeScore) -> None:
     scores = [score("kid", 0.1, baseline=0.3, better="lower"), score("retrieval", 0.53, baseline=1.0, real=0.5)]
     summary, sentence, hint = summarize_scores(scores, NAMES)

@@ -42,7 +42,7 @@ def summarize_scores(scores: Sequence[Score], names: Mapping[str, tuple[str, str
 
     Only the first checkpoint and weights of each direction count, and metrics whose 95 % interval does not contain
     the value of the unchanged input. An improvement counts only if translations identify their inputs (`retrieval`).
-    Empty if no sentence applies, for example if the unchanged input was not scored.
+    Empty if nothing can be compared, for example if the unchanged input was not scored.
 
     scores: the field `scores` of scores.json
     names: source and target domain of each direction
@@ -74,7 +74,8 @@ def summarize_scores(scores: Sequence[Score], names: Mapping[str, tuple[str, str
         if parts:
             sentences.append(f"{title}{_note(first[0])}: {'; '.join(parts)}.")
     if not sentences:
-        return []
+        is_comparable = any(half_interval(row.first) and improvement(row.first) is not None for row in rows)
+        return [_SUMMARY[False, False]] if is_comparable else []
     if has_worse or background_changed or unrelated:
         sentences.append(f"{_LONGER}{f'. Or {_MASK}' if background_changed else ''}.")
     if unrelated:
