@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     started_at = _STARTED_AT if argv is None else time.monotonic()
     argv = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError):  # a stream of another kind, or replaced; a terminal may lack characters
+        with suppress(AttributeError, OSError):  # replaced streams may lack this; terminals may lack some characters
             stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
     try:
         command = _parse(argv) if local_rank() == 0 else _parse_silently(argv)

@@ -98,12 +98,12 @@ class Evaluate(Flags):
                 options = {"data": self.data, "checkpoint": self.checkpoint, "fp32": self.fp32}
                 result = evaluate(self.run, **options, **common)
             folders = [self.run, self.against] if self.against else scored_folders(result["protocol"]["data"])
-            missing = MISSING_JUDGE if self.features is None and features == "none" else None
+            missing_judge = MISSING_JUDGE if self.features is None and features == "none" else None
             lines = [
                 *(describe_skipped_files(folder, no_scans=False) for folder in folders),
                 duplicates_warning(result),
                 result.get("unsaved"),
-                missing,
+                missing_judge,
             ]
             for line in filter(None, lines):
                 display.print_line(line)

@@ -26,7 +26,7 @@ HINTS = {
     "name": "--out",
     "preset": "the name of the preset, without a flag, as the first word",
 }
-"""What to use instead of the flags of other programs, by flag."""
+"""What to use instead of the flags of other programs, by the flag's name."""
 
 SHORT_FLAGS = {
     "--data": "data.path",

@@ -150,8 +150,8 @@ def open_ground_truth(
         if labels is None:  # photographs: pixels without data are filled as in training
             truths = _load_by_name(open_for_evaluation(source, other, data, progress=progress))
     if domain.mask is not None:
-        masked = Folder(domain.mask, tuple(name for name in names if (domain.mask / name).is_file()), filled=False)
-        masks = _load_by_name(open_domain(masked, data, test=True)) if masked.names else {}
+        mask_folder = Folder(domain.mask, tuple(name for name in names if (domain.mask / name).is_file()), filled=False)
+        masks = _load_by_name(open_domain(mask_folder, data, test=True)) if mask_folder.names else {}
     index_of = {name: index for index, name in enumerate(names)}
     return GroundTruth(
         {index_of[name]: truth for name, truth in truths.items()},

@@ -80,8 +80,8 @@ def evaluation_options(metric: str) -> dict[str, Any]:
         options["features"] = judge
     if base.startswith(("fid", "kid")):
         options["inception"] = "auto"
-    if share := re.fullmatch(_CLASS_SHARE, base):
-        options["classes"] = {f"class {share[2]}": int(share[2])}
+    if match := re.fullmatch(_CLASS_SHARE, base):
+        options["classes"] = {f"class {match[2]}": int(match[2])}
     return options
 
 

@@ -101,8 +101,8 @@ class Scorer:
         baseline: dict[str, MetricValue] = {}
         if inputs is not None:
             has_same_channels = inputs.format.channels == source.images.format.channels
-            phase = f"extracting features of {source.domain.name}"
-            features = source.features if has_same_channels else self.extract_features(inputs, phase)
+            task_name = f"extracting features of {source.domain.name}"
+            features = source.features if has_same_channels else self.extract_features(inputs, task_name)
             baseline = self.compute_metrics(source, target, inputs, features, resample=False)
         return ReferenceScores(real, {name: metric.value for name, metric in baseline.items()}, real_of)
 
@@ -142,7 +142,7 @@ class Scorer:
                 "images_fake": len(fakes) if metric.images is None else metric.images,
                 "better": "higher" if is_higher_better else "lower",
                 "split": source.split,
-                "description": self._description(name, source, target, references),
+                "description": self._describe(name, source, target, references),
             } | self._special_keys(name, source, fakes)
 
     def score_reconstruction(self, autoencoder: Translator, source: DomainImages) -> Iterator[dict[str, Any]]:
@@ -164,7 +164,7 @@ class Scorer:
             }
 
     def translate_all(
-        self, translator: Translator, source: DomainImages, pixel_format: PixelFormat, phase: str
+        self, translator: Translator, source: DomainImages, pixel_format: PixelFormat, task_name: str
     ) -> ImageSet:
         """Translate the images of `source` to pixels of `pixel_format`, like the command `translate`."""
 
@@ -172,7 +172,7 @@ class Scorer:
             outputs = translator.translate_fast(images, rounded=pixel_format.dtype == "uint8")
             return denormalize(outputs, pixel_format.dtype, pixel_format.range).permute(0, 2, 3, 1).contiguous()
 
-        outputs = source.images.map(translate, self.task(phase))
+        outputs = source.images.map(translate, self.task(task_name))
         return ImageSet([image.numpy() for image in outputs], replace(pixel_format, channels=outputs[0].shape[-1]))
 
     def _special_keys(self, name: str, source: DomainImages, fakes: ImageSet) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class Scorer:
             ]
         }
 
-    def _description(self, name: str, source: DomainImages, target: DomainImages, references: ReferenceScores) -> str:
+    def _describe(self, name: str, source: DomainImages, target: DomainImages, references: ReferenceScores) -> str:
         a, b = source.domain.name, target.domain.name
         text = describe(name, source=a, target=b, classes=self.classes)
         if name in INPUT_METRICS:
@@ -220,7 +220,7 @@ class Scorer:
         metrics |= set_distances(features, target.features, seed=self.seed, resample=resample)
         return metrics | class_shares(features, self.classes, seed=self.seed)
 
-    def extract_features(self, images: ImageSet, phase: str) -> Features:
+    def extract_features(self, images: ImageSet, task_name: str) -> Features:
         """Return the features and logits of images by all networks, and patches if all images have one size."""
         images = images.without_context()
         has_equal_sizes = len({array.shape for array in images.arrays}) == 1
@@ -230,7 +230,7 @@ class Scorer:
             features |= sample_patches(batch, total_images=len(images)) if has_equal_sizes else {}
             return [{name: rows[index] for name, rows in features.items()} for index in range(len(batch))]
 
-        by_image = images.map(extract, self.task(phase))
+        by_image = images.map(extract, self.task(task_name))
         return {name: torch.stack([features[name] for features in by_image]) for name in by_image[0]}
 
 

@@ -32,7 +32,7 @@ DEFAULT_TILE = 768
 _SAMPLE = 256  # side in pixels of the samples that are measured if the scratch files of all tiles would fill the disk
 
 ReadRegion = Callable[[tuple[int, int], tuple[int, int]], Tensor]
-"""Reads the rows and columns (start, stop) as `(1, C, h, w)` in [-1, 1]; beyond its edges the picture is reflected."""
+"""Reads the rows and columns (start, stop) as `(1, C, h, w)` in [-1, 1]; the picture is reflected beyond its edges."""
 
 BeforeTile = Callable[[], object]
 """Called before each tile is computed; an exception ends the translation."""
@@ -100,8 +100,8 @@ def _measure_moments(
     """Return the moments over all tiles, or over evenly spaced samples if the disk is too small for all tiles."""
     rows, columns = tiles
     dtype = model.dtype(rounded=rounded)
-    values = max_spilled_values(model.net, model.input.channels)
-    max_pixels = int(shutil.disk_usage(scratch).free / 2 / max(values * dtype.itemsize, 1))
+    values_per_pixel = max_spilled_values(model.net, model.input.channels)
+    max_pixels = int(shutil.disk_usage(scratch).free / 2 / max(values_per_pixel * dtype.itemsize, 1))
     tiled_pixels = len(rows.starts) * rows.size * len(columns.starts) * columns.size
 
     def piece(top: int, left: int, height: int, width: int, core: tuple[float, float, float, float]) -> Piece:
@@ -121,9 +121,9 @@ def _measure_moments(
         return measure_moments(model.net, pieces, scratch=scratch, dtype=dtype, before_piece=before_tile)
 
 
-def _spaced_starts(axis: TileAxis, side: int, share: float) -> list[int]:
-    """Return evenly spaced starts of samples along one axis; both axes together cover `share` of the picture."""
-    count = max(1, int(axis.length / side * math.sqrt(share)))
+def _spaced_starts(axis: TileAxis, side: int, fraction: float) -> list[int]:
+    """Return evenly spaced starts of samples along one axis; both axes together cover `fraction` of the picture."""
+    count = max(1, int(axis.length / side * math.sqrt(fraction)))
     gap = (axis.length - side) / count
     return [int((i + 0.5) * gap / axis.multiple) * axis.multiple for i in range(count)]
 

@@ -31,7 +31,7 @@ _MIN_SIDE = 64
 """Minimum side in pixels of the image on which `max_spilled_values` measures."""
 
 Core = tuple[float, float, float, float]
-"""The measured part of a tile: top, bottom, left and right as shares of its sides."""
+"""The measured part of a tile: top, bottom, left and right as fractions of its sides."""
 
 
 @dataclass(frozen=True)
@@ -113,14 +113,14 @@ def fold_norms(net: nn.Module, moments: Sequence[Moments] = ()) -> nn.Module:
     replacements: dict[nn.Module, nn.Module] = {}
     for previous, norm in pairwise([_SAVE, *_steps(net)]):
         if moments and _is_measurable(norm):
-            fixed = _with_moments(norm, *next(remaining))
+            batch_norm = _with_moments(norm, *next(remaining))
         elif _is_batch_norm(norm):
-            fixed = norm
+            batch_norm = norm
         else:
             continue
-        replacements[norm] = fixed
+        replacements[norm] = batch_norm
         if isinstance(previous, (nn.Conv2d, nn.ConvTranspose2d)) and forward_kind_of(previous) is not None:
-            _fold(previous, fixed)
+            _fold(previous, batch_norm)
             replacements[norm] = nn.Identity()
     for parent in list(net.modules()):
         for name, child in list(parent.named_children()):
@@ -162,10 +162,10 @@ def _measurable_steps(net: nn.Module) -> list[nn.Module]:
 
 def _with_moments(norm: nn.InstanceNorm2d, mean: Tensor, variance: Tensor) -> nn.BatchNorm2d:
     """Return a batch norm equal to `norm` with these statistics."""
-    fixed = nn.BatchNorm2d(len(mean), eps=norm.eps, affine=norm.affine, device=mean.device).eval()
-    fixed.running_mean, fixed.running_var = mean, variance
-    fixed.weight, fixed.bias = norm.weight, norm.bias
-    return fixed.requires_grad_(False)
+    batch_norm = nn.BatchNorm2d(len(mean), eps=norm.eps, affine=norm.affine, device=mean.device).eval()
+    batch_norm.running_mean, batch_norm.running_var = mean, variance
+    batch_norm.weight, batch_norm.bias = norm.weight, norm.bias
+    return batch_norm.requires_grad_(False)
 
 
 @torch.no_grad()
@@ -268,7 +268,7 @@ def _advance(state: _State, steps: Sequence[nn.Module], moments: Mapping[nn.Modu
 
 def _crop(x: Tensor, core: Core) -> Tensor:
     height, width = x.shape[2:]
-    top, bottom, left, right = (round(share * side) for share, side in zip(core, (height, height, width, width)))
+    top, bottom, left, right = (round(fraction * side) for fraction, side in zip(core, (height, height, width, width)))
     return x[:, :, top:bottom, left:right]
 
 

@@ -81,13 +81,13 @@ def output_format(model: Translator, picture: Picture) -> PixelFormat:
     Raises ValueError if the generator needs a complete volume, or if the picture's type cannot hold the declared input
     range (see `values.promote_dtype`).
     """
-    trained, source = model.output, model.input
+    target, source = model.output, model.input
     if source.own_scale or source.neighbours:
         context = "neighbouring slices" if source.neighbours else "the value scale of each volume"
         raise ValueError(f"the model was trained on volumes and needs {context}: pass DICOM or NIfTI files")
     promote_dtype(picture.pixels[:0], picture.pixels.dtype.name, source.range)  # rejects what training rejects
     dtype = picture.pixels.dtype
-    output = trained if trained.range is not None or dtype.kind == "f" else replace(trained, dtype=dtype.name)
+    output = target if target.range is not None or dtype.kind == "f" else replace(target, dtype=dtype.name)
     return output
 
 

@@ -144,10 +144,10 @@ def write_scan(
 
 def _to_range_dtype(model: Translator, picture: Picture) -> Picture:
     """Convert grey slices to a dtype that can hold the run's range of values, if declared; return colour unchanged."""
-    pixels, span = picture.pixels, model.input.range
-    if span is None or pixels.shape[2] > 1 or can_hold_range(pixels.dtype.name, span):
+    pixels, value_range = picture.pixels, model.input.range
+    if value_range is None or pixels.shape[2] > 1 or can_hold_range(pixels.dtype.name, value_range):
         return picture
-    return replace(picture, pixels=pixels.astype(np.uint16 if can_hold_range("uint16", span) else np.float32))
+    return replace(picture, pixels=pixels.astype(np.uint16 if can_hold_range("uint16", value_range) else np.float32))
 
 
 def _scan_kind(path: Path, *, stacks: bool) -> str | None:

@@ -26,7 +26,7 @@ from velogan.translate.summary import Summary, describe_error, find_stale
 from velogan.types import Progress
 
 STILL_THRESHOLD = 0.02
-"""Change of a patch's mean colour, as a share of the range from black to white, up to which it counts as static."""
+"""Change of a patch's mean colour, as a fraction of the range from black to white, up to which it is static."""
 
 _PATCH = 5  # side in pixels: the mean of a patch is hardly changed by noise
 

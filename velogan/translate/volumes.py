@@ -40,8 +40,8 @@ def translate_volumes(
     started_at = time.perf_counter()
     folder = ScanFolder(Path())
     jobs_by_name = {str(job.source): job for job in jobs}
-    span = "percentiles" if model.input.own_scale else model.input.range
-    index = index_volumes(folder, list(jobs_by_name), span)
+    requested_range = "percentiles" if model.input.own_scale else model.input.range
+    index = index_volumes(folder, list(jobs_by_name), requested_range)
     failed = [(jobs_by_name[name].name, reason) for name, reason in index.skipped]
     names = {name for volume in index.volumes for name, _ in volume.slices}
     todo = {name for name in names if options.overwrite or not os.path.lexists(jobs_by_name[name].target)}
@@ -95,23 +95,23 @@ def _translate_volume(
 ) -> Iterator[tuple[Slice, np.ndarray, PixelFormat, bool]]:
     """Yield each slice of a volume with its translation `(H, W, C)`, its format, and whether it was done in tiles."""
     context, count = model.input.neighbours, len(volume.slices)
-    ready = {side: {**model.header.get(side, {}), "own_scale": False, "neighbours": 0} for side in ("input", "output")}
-    plain = replace(model, header={**model.header, **ready})  # its inputs are already scaled and stacked
+    formats = {key: {**model.header.get(key, {}), "own_scale": False, "neighbours": 0} for key in ("input", "output")}
+    slice_model = replace(model, header={**model.header, **formats})  # its inputs are already scaled and stacked
 
     @lru_cache(maxsize=2 * context + 2)
     def read_slice(place: Slice) -> np.ndarray:
         return rescale(folder.values(place), volume, own_scale=model.input.own_scale)
 
     first = read_slice(volume.slices[0])
-    tiles = plan_tiles(plain, *first.shape, tile=options.tile)
+    tiles = plan_tiles(slice_model, *first.shape, tile=options.tile)
     size = options.images_per_batch(model.device, tiles, first.size)
     sums: dict[int, np.ndarray] = {}
     done, output_context = 0, model.output.neighbours
     for start in range(0, count, size):
         batch = range(start, min(start + size, count))
         pictures = [Picture(stack_neighbours(read_slice, volume, index, context)) for index in batch]
-        pixel_format = output_format(plain, pictures[0])
-        results = translate_pictures(plain, pictures, tiles, scratch=scratch)
+        pixel_format = output_format(slice_model, pictures[0])
+        results = translate_pictures(slice_model, pictures, tiles, scratch=scratch)
         for index, result in zip(batch, results):
             for offset in range(-output_context, output_context + 1):
                 if 0 <= index + offset < count:

@@ -237,14 +237,14 @@ class DicomScan:
                 slope, intercept = DSfloat((high - low) / 65535, auto_format=True), DSfloat(low, auto_format=True)
                 stored = (array.astype(np.float64) - float(str(intercept))) / float(str(slope))
                 array = stored.round().clip(0, 65535)
-            rescaled, windowed = (Dataset(), Dataset()) if groups else (dataset, dataset)
-            rescaled.RescaleSlope, rescaled.RescaleIntercept = slope, intercept
-            rescaled.RescaleType = "US"
-            windowed.WindowCenter = DSfloat((low + high) / 2, auto_format=True)
-            windowed.WindowWidth = DSfloat(high - low, auto_format=True)
+            rescaling, windowing = (Dataset(), Dataset()) if groups else (dataset, dataset)
+            rescaling.RescaleSlope, rescaling.RescaleIntercept = slope, intercept
+            rescaling.RescaleType = "US"
+            windowing.WindowCenter = DSfloat((low + high) / 2, auto_format=True)
+            windowing.WindowWidth = DSfloat(high - low, auto_format=True)
             if groups:
-                groups[-1].PixelValueTransformationSequence = Sequence([rescaled])
-                groups[-1].FrameVOILUTSequence = Sequence([windowed])
+                groups[-1].PixelValueTransformationSequence = Sequence([rescaling])
+                groups[-1].FrameVOILUTSequence = Sequence([windowing])
             dataset.PresentationLUTShape = "IDENTITY"
         else:
             dataset.PlanarConfiguration = 0

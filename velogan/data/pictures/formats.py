@@ -132,7 +132,7 @@ def _decode_jpeg(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, b
         raise ValueError(f"the JPEG file is truncated: {len(data)} bytes for {image.width}x{image.height} pixels")
     if image.height * image.width > _SMALL and data.count(b"\xff\xda") > _MAX_SCANS:
         raise ValueError(f"a JPEG of more than {_MAX_SCANS} scans")
-    samples = [high * wide for _, high, wide, _ in image.layer]
+    samples = [horizontal * vertical for _, horizontal, vertical, _ in image.layer]
     coefficients = 2 * sum(samples) / max(samples) if "progressive" in image.info else 0
     if image.mode in ("L", "RGB"):
         check_size(image.height, image.width, len(samples), working=coefficients)

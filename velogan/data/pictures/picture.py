@@ -25,7 +25,7 @@ _MAX_WORK = MAX_BYTES // 2 * 3 + MAX_HEADER_BYTES
 """Maximum number of bytes of an image's pixels and the decoder's working memory together."""
 
 _WORK_PER_PIXEL = 32
-"""Maximum of pixels and working memory in bytes per pixel of `pixel_limit`, if set: twice the size of float32 RGBA."""
+"""Maximum bytes of pixels and working memory per pixel of `pixel_limit`, if it is set; float32 RGBA takes half."""
 
 MAX_SIDE = 65535
 """Maximum number of pixels of a side."""

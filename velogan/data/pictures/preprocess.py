@@ -16,12 +16,12 @@ _LARGE = 2**26  # bytes of an 8-bit picture
 
 def prepared_shape(config: DataConfig, height: int, width: int, *, test: bool) -> tuple[int, int]:
     """Return the `(height, width)` to which a picture is resized; if `test`, the load size is the crop size."""
-    load = config.crop_size if test else config.load_side
+    load_side = config.crop_size if test else config.load_side
     mode = config.preprocess
     if mode == "resize_and_crop":
-        return load, load
-    if mode in ("scale_width", "scale_width_and_crop") and not (width == load and height >= config.crop_size):
-        height, width = int(max(load * height / width, config.crop_size)), load
+        return load_side, load_side
+    if mode in ("scale_width", "scale_width_and_crop") and not (width == load_side and height >= config.crop_size):
+        height, width = int(max(load_side * height / width, config.crop_size)), load_side
     is_uncropped = test or mode in ("scale_width", "none")
     if is_uncropped:  # generators halve the sides twice and double them twice, so only multiples of 4 stay the same
         return _multiple_of_4(height), _multiple_of_4(width)
@@ -55,10 +55,10 @@ def resize(
     for channel in range(image.shape[2]):  # one at a time to save memory, since each is a copy
         plane = Image.fromarray(np.ascontiguousarray(image[:, :, channel], dtype=dtype))
         planes.append(np.asarray(plane.resize((width, height), resample)))
-    small = np.stack(planes, axis=2)
+    resized = np.stack(planes, axis=2)
     if image.dtype == np.uint16:
-        return small.round().clip(0, np.iinfo(np.uint16).max).astype(np.uint16)
-    return small.astype(image.dtype)
+        return resized.round().clip(0, np.iinfo(np.uint16).max).astype(np.uint16)
+    return resized.astype(image.dtype)
 
 
 def _multiple_of_4(side: int) -> int:

@@ -24,7 +24,7 @@ SUFFIXES = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".w
 """The suffixes of videos, with the container format that is written."""
 
 Change = Callable[[Iterator[np.ndarray]], Iterable[np.ndarray]]
-"""A function that converts frames `(H, W, 3)` uint8, in order, to as many of the same size; it may read a few ahead."""
+"""A function that converts frames `(H, W, 3)` uint8, in order, to as many of that size; it may read a few ahead."""
 
 _READ = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"}  # without formats that open other files
 _CODECS: dict[str, tuple[str, dict[str, str]]] = {
@@ -203,13 +203,13 @@ class _VideoWriter:
         assert self._output_video is not None
         assert self._output_video.pix_fmt is not None
         with convert_decode_errors("video"):
-            matrix, span = self._colour_coding
+            matrix, colour_range = self._colour_coding
             frame = VideoFrame.from_ndarray(pixels, format="rgb24")
             frame = self._reformatter.reformat(
                 frame,
                 format=self._output_video.pix_fmt,
                 src_color_range=_FULL,
-                dst_color_range=span or _LIMITED,
+                dst_color_range=colour_range or _LIMITED,
                 dst_colorspace=_MATRICES[matrix],
             )
             if source.pts is not None:  # encoders reject equal times: such a frame is delayed by one unit
@@ -237,10 +237,10 @@ def _read_colour_coding(frame: VideoFrame) -> tuple[int, int]:
     """Return the codes of a frame's colour matrix (RGB: BT.709) and range. Raises ValueError if unsupported."""
     if frame.format.is_rgb:
         return 1, _LIMITED
-    matrix, span = int(frame.colorspace), int(frame.color_range)
+    matrix, colour_range = int(frame.colorspace), int(frame.color_range)
     if matrix not in _MATRICES:
         raise ValueError(f"its colour matrix ({matrix} of H.273) is not supported: convert it to BT.709 first")
-    return matrix, _FULL if frame.format.name.startswith("yuvj") else span
+    return matrix, _FULL if frame.format.name.startswith("yuvj") else colour_range
 
 
 def _turn_upright(frame: VideoFrame) -> tuple[bool, np.ndarray]:

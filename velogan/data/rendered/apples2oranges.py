@@ -203,8 +203,8 @@ def _paint(scene: _Scene, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
     for fruit in scene.fruits:
         np.maximum(covered, paint_fruit(canvas, fruit, kind, light=scene.light, bounce=scene.bounce), out=covered)
     display = np.sqrt(np.clip(canvas, 0, 1))
-    picture = np.stack([_view_blocks(channel).mean(axis=(1, 3)) for channel in display], axis=-1)
-    return np.round(picture * 255).astype(np.uint8), covered
+    image = np.stack([_view_blocks(channel).mean(axis=(1, 3)) for channel in display], axis=-1)
+    return np.round(image * 255).astype(np.uint8), covered
 
 
 def _view_blocks(plane: np.ndarray) -> np.ndarray:

@@ -37,8 +37,8 @@ def to_linear(red: float, green: float, blue: float) -> np.ndarray:
 
 def stretch(grid: np.ndarray, width: int, height: int) -> np.ndarray:
     """Resize a small float grid `(h, w)` smoothly to `(height, width)`."""
-    picture = Image.fromarray(np.ascontiguousarray(grid, np.float32))
-    return np.asarray(picture.resize((width, height), Image.Resampling.BICUBIC))
+    image = Image.fromarray(np.ascontiguousarray(grid, np.float32))
+    return np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
 
 
 def draw_noise_tile(random: np.random.Generator) -> np.ndarray:

@@ -254,14 +254,14 @@ def _find_class_colours(maps: Mapping[str, Domain], option: str, print_line: Cal
         letter: torch.cat([_find_classes(torch.from_numpy(image)[None].float(), colours).flatten() for image in images])
         for letter, images in samples.items()
     }
-    share = (torch.cat([*classes.values()]) < 0).float().mean().item()
+    void_fraction = (torch.cat([*classes.values()]) < 0).float().mean().item()
     names = [
         str(row[0]) if len(row) == 1 else "#" + "".join(f"{level:02x}" for level in row)
         for row in colours.int().tolist()
     ]
     shown = join_first(names, 8, separator=" ")
     kind = "numbers" if channels == 1 else "colours"
-    print_line(f"labels: {len(colours)} classes, {kind} {shown}; {share:.1%} of pixels have none")
+    print_line(f"labels: {len(colours)} classes, {kind} {shown}; {void_fraction:.1%} of pixels have none")
     for letter, present in classes.items():
         if absent := " ".join(names[index] for index in sorted({*range(len(names))} - {*present.unique().tolist()})):
             print_line(

@@ -58,16 +58,16 @@ class PixelFile:
         """Read the values from `part.start` to `part.stop`. Raises OSError with the file and a hint."""
         values = np.empty(part.stop - part.start, self.dtype)
         remaining, offset = values.data.cast("B"), int(part.start) * self.dtype.itemsize
-        number, reason = errno.EIO, "this file was truncated after it was opened"
+        code, reason = errno.EIO, "this file was truncated after it was opened"
         try:
             while remaining and (count := os.preadv(self._file, [remaining], offset)):  # may read only a part
                 remaining, offset = remaining[count:], offset + count
             if not remaining:
                 return values
         except OSError as error:
-            number, reason = error.errno or errno.EIO, error.strerror or "it cannot be read"
+            code, reason = error.errno or errno.EIO, error.strerror or "it cannot be read"
         hint = "start the command again to prepare the images anew, or name another folder as data.cache_dir"
-        raise OSError(number, f"{reason}: {hint}", str(self._path))
+        raise OSError(code, f"{reason}: {hint}", str(self._path))
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class Domain:
 
     def sample(self, count: int) -> np.ndarray:
         """Return all values of up to `count` images, evenly spaced in the domain, as a flat array."""
-        numbers = np.unique(np.linspace(0, len(self) - 1, count).astype(int)) if len(self) else ()
-        return np.concatenate([np.empty(0, self.pixels.dtype), *(self.image(int(n)).reshape(-1) for n in numbers)])
+        indices = np.unique(np.linspace(0, len(self) - 1, count).astype(int)) if len(self) else ()
+        return np.concatenate([np.empty(0, self.pixels.dtype), *(self.image(int(i)).reshape(-1) for i in indices)])
 
     @cached_property
     def has_one_shape(self) -> bool:

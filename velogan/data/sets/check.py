@@ -33,13 +33,13 @@ _MAX_NAMES = 8  # in a line of text
 _REFUSED = "training would refuse this: "
 
 _NEAR = 4 / 255
-"""Thumbnails of near duplicates differ by at most this share of the range of values."""
+"""Thumbnails of near duplicates differ by at most this fraction of the range of values."""
 _MAX_VALUES = {"uint8": 255, "uint16": 65535}
 
 _DARK = 0.25
-"""Images are almost black if all but a thousandth of the values lie in this lowest share of the range."""
+"""Images are almost black if all but a thousandth of the values lie in this lowest fraction of the range."""
 _CLIPPED = 0.75
-"""Images are mostly clipped if more than this share of values is outside the range. CT windows omit half: the air."""
+"""Images are mostly clipped if more than this fraction of values is out of range; CT windows omit the air (half)."""
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,10 @@ def _check_file(folder: ImageSource, name: str) -> _CheckedFile:
     pixels = picture.pixels
     height, width, channels = pixels.shape
     is_grey = channels == 3 and all(np.array_equal(pixels[..., 0], pixels[..., other]) for other in (1, 2))
-    distinct = pixels[..., :1] if is_grey else pixels  # a grey picture saved as RGB is the same picture
-    content = hashlib.sha256(f"{distinct.shape} {pixels.dtype}".encode())
+    unique_channels = pixels[..., :1] if is_grey else pixels  # a grey picture saved as RGB is the same picture
+    content = hashlib.sha256(f"{unique_channels.shape} {pixels.dtype}".encode())
     for top in range(0, height, _ROWS):  # a band at a time, since hashing needs a copy
-        content.update(np.ascontiguousarray(distinct[top : top + _ROWS]).data)
+        content.update(np.ascontiguousarray(unique_channels[top : top + _ROWS]).data)
     return _CheckedFile(
         name,
         mode=_describe_mode(picture),
@@ -162,7 +162,7 @@ def _check_file(folder: ImageSource, name: str) -> _CheckedFile:
         values=(pixels.min().item(), pixels.max().item()),
         sample=pixels.reshape(-1)[:: pixels.size // _SAMPLE | 1].copy(),
         content=content.hexdigest(),
-        thumbnail=_make_thumbnail(distinct),
+        thumbnail=_make_thumbnail(unique_channels),
     )
 
 
@@ -240,11 +240,11 @@ def _find_leaks(checked: Mapping[str, list[_CheckedFile]], split: str) -> list[d
         if not train:
             continue
         thumbnails = np.array([file.thumbnail for _, file in train])
-        near = _NEAR * (1 if dtype == "uint8" else thumbnails.max() - thumbnails.min())
+        max_distance = _NEAR * (1 if dtype == "uint8" else thumbnails.max() - thumbnails.min())
         for key, file in other:
             distance = np.abs(thumbnails - file.thumbnail).max(axis=1)
             train_key, nearest = train[int(distance.argmin())]
-            if distance.min() <= near:
+            if distance.min() <= max_distance:
                 pair = {split: f"{key}/{file.name}", "train": f"{train_key}/{nearest.name}"}
                 leaks.append({**pair, "exact": file.content == nearest.content})
     return leaks

@@ -349,7 +349,7 @@ def folder_of_pictures(directory: Path, names: tuple[str, ...], config: DataConf
 
 
 UNCERTAINTY_SUFFIX = ".uncertainty.png"
-"""The ending of uncertainty maps, which are written next to translations and are no pictures to read."""
+"""The ending of uncertainty maps, which are written next to translations and are not read as pictures."""
 
 
 def list_images(directory: Path) -> tuple[str, ...]:
