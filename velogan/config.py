@@ -247,7 +247,7 @@ class Config(BaseModel):
 
 
 def check_rules_match(config: Config) -> None:
-    """Raise ValueError if one of the `optimizer.rules` matches no trained network."""
+    """Raise ValueError if one of the `optimizer.rules` changes no trained network."""
     if config.optimizer.rules:
         segmenters = [SEGMENTER] if config.data.labels_a or config.data.labels_b else []
         check_rules(config.optimizer, [*trained_roles(phases_of(config.method, config.spec)), *segmenters])

@@ -114,7 +114,7 @@ def _parse(argv: list[str]) -> Flags:
 
 
 def _parse_silently(argv: list[str]) -> Flags:
-    """Parse like `_parse`, but without output: the first process of this host prints errors in the flags."""
+    """Parse like `_parse`, but without output, since local rank 0 prints errors in the flags."""
     with open(os.devnull, "w") as devnull, redirect_stderr(devnull), redirect_stdout(devnull):
         return _parse(argv)
 

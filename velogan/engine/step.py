@@ -119,7 +119,7 @@ class Step:
         return losses
 
     def check(self) -> None:
-        """Wait for the device if the check is deferred. Raises NonFiniteError if a value of a step was not finite."""
+        """Raise NonFiniteError if a deferred check found a value that is not finite; this waits for the device."""
         if self.latch is not None:
             self.latch.check()
 

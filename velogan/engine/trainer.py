@@ -222,7 +222,7 @@ class Trainer:
         return uniform.pin_memory() if self.device.type == "cuda" else uniform
 
     def clock_state(self) -> dict[str, Any]:
-        """Return the clock's state; at the end of a run in minutes the time reserved for hooks counts as spent."""
+        """Return the clock's state; at the end of a run in minutes, time reserved for hooks counts as spent."""
         state, total = self.clock.state_dict(), self.length.seconds
         if total is not None and self.length.progress(self.images, state["seconds"]) >= 1:
             state["seconds"] = max(state["seconds"], total)

@@ -31,9 +31,8 @@ class Validation:
     The score is the sliced Wasserstein distance from translations to real images, averaged over scales and directions.
     If a discriminator uses a pretrained network's features, the same distance over feature maps is logged too, and
     chooses the best checkpoint: patches of pixels did not distinguish stripes from grain (benchmarks/LOG.md). The
-    feature maps come from a network that no discriminator uses, if one is installed. Both scores compare sets of
-    images and do not measure how much of an image's content a translation keeps, since any weight between the two
-    would be arbitrary.
+    network of these maps is `JUDGE` where possible, see `_choose_features`. Both scores compare sets of images and do
+    not measure how much of an image's content a translation keeps, since any weight between the two would be arbitrary.
     The mean absolute error of the cycle or of the reconstruction is logged as well, and signs of failure
     (`metrics.failures`).
     `description` says which images are scored; it is empty if there are none, and `disabled_reason` says why.

@@ -194,7 +194,7 @@ def _describe_data(header: Mapping[str, Any]) -> str:
 
 
 def _format_scores(files: Files) -> str:
-    """Return the scores of exactly these weights, from `scores.json` of their run, and the images that were scored."""
+    """Return Markdown with the scores of exactly these weights, from their run's `scores.json`, and the image sets."""
     rows, protocol = [], {}
     for direction, (model, _) in files.items():
         try:

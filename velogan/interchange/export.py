@@ -52,7 +52,7 @@ Size = tuple[int, int]
 class Exported:
     """An exported and checked file.
 
-    max_difference: largest difference from float32 eager PyTorch, for values in [-1, 1], on 1 and 2 images per size
+    max_difference: largest difference from float32 eager PyTorch, for values in [-1, 1], in batches of 1 and 2
     sizes: (H, W) of the images on which it was checked
     runtime: the program that ran the exported network, with its version
     half: whether weights are stored in float16; None if that was not tried

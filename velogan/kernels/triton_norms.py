@@ -132,7 +132,7 @@ def _tiles(n: int, pixels: int, c: int) -> tuple[tuple[int, int, int], dict[str,
 
 
 def _or_unused(x: Tensor | None, other: Tensor) -> Tensor:
-    """Return `x`, or `other` instead of None, which kernels do not accept; the kernel never reads it."""
+    """Return `x`; if it is None, `other`, as a placeholder that the kernel never reads."""
     return other if x is None else x
 
 
@@ -245,7 +245,7 @@ def _padded_position(i, size, k: tl.constexpr, pad: tl.constexpr):
 
 @triton.jit
 def _folded_gradient(g, unpadded, n, pixel, channel, mask, h, w, c, pad: tl.constexpr, has_unpadded: tl.constexpr):
-    """Return the gradient of pixels: the sum over their copies in the padded result, plus that of the unpadded one."""
+    """Return the gradient of input pixels: `g` summed over each pixel's padded copies, plus `unpadded`."""
     row, column = pixel // w, pixel % w
     padded_w, padded_h = w + 2 * pad, h + 2 * pad
     total = tl.zeros(mask.shape, tl.float32)

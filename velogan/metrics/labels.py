@@ -96,7 +96,7 @@ def nearest_labels(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def confusion(fakes: Tensor, truths: Tensor, labels: Tensor) -> Tensor:
     """Return confusion matrices `(B, K, K)` float64: pixels by true class (rows) and predicted class (columns).
 
-    Pixels of the truth between the label colours, such as along edges, have no class and do not count.
+    True pixels that match no label colour, such as along edges, have no class and do not count.
     `fakes`, `truths`: `(B, C, H, W)`; `labels`: `(K, C)`, all in [-1, 1].
     """
     true, distance = nearest_labels(truths, labels)

@@ -69,7 +69,7 @@ def _shift_matrices(side: int, uniform: Tensor, *, dtype: torch.dtype) -> Tensor
 
 
 def _cutout(images: Tensor, uniform: Tensor) -> Tensor:
-    """Set a rectangle of half the image's sides, which may lie partly outside the image, to zero."""
+    """Zero a rectangle half as high and wide as the image, which may lie partly outside."""
     inside = []
     for side, draw in zip(images.shape[2:], uniform):
         length, position = int(side * CUTOUT_SIDE + 0.5), torch.arange(side, device=images.device)

@@ -126,8 +126,8 @@ class MetricsLogger(Protocol):
 class TensorBoardLogger:
     """Writes an event file in `run/tensorboard`. Methods raise OSError if they cannot write.
 
-    It does not use torch's SummaryWriter, whose thread reports errors late or never. TensorBoard ignores what
-    earlier files hold from `purge_step` on, a number of images seen.
+    It does not use torch's SummaryWriter, whose thread reports errors late or never. TensorBoard ignores
+    events of earlier files from the step `purge_step` (images seen) on.
     """
 
     def __init__(self, run: Path, purge_step: int | None) -> None:

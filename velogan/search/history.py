@@ -71,7 +71,7 @@ class ArchitectureRecorder:
         self._last = -1
 
     def start(self, images: int) -> None:
-        """Start, or resume after `images` images: remove later lines, whose images are seen again; write the state."""
+        """Start, or resume at `images` seen: remove later lines from the history, then write the current state."""
         rows = [row for row in read_architecture(self._history.parent) if row["images"] <= images]
         write_text(self._history, "".join(f"{json.dumps(row)}\n" for row in rows))
         self._last = rows[-1]["images"] if rows else -1

@@ -133,7 +133,7 @@ class SearchMethod(Method):
         return replace(inner, generators=generators)
 
     def _attach_architecture(self, nets: Nets, spec: Spec) -> InferenceGenerators:
-        """Attach the architecture weights in `nets`, which may be averages; return the inner method's generators."""
+        """Attach the architecture weights in `nets` to its supernets; return the inner method's generators."""
         for name, net in nets.items():
             if (architecture := nets.get(ARCHITECTURE + name)) is not None:
                 attach_arch_parameters(net, architecture)  # pyright: ignore[reportArgumentType]

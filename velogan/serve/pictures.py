@@ -52,7 +52,7 @@ def result_name(filename: str, suffix: str) -> str:
 
 
 def preview_data_url(picture: Picture, pixel_format: PixelFormat) -> str:
-    """Return a data URL of the picture for browsers: 8 bits, grey or RGB, at most `_MAX_PREVIEW_SIDE` pixels a side."""
+    """Return a data URL of the picture for browsers: 8-bit grey or RGB, alpha kept, sides up to `_MAX_PREVIEW_SIDE`."""
     pixels = picture.pixels if picture.pixels.shape[2] in (1, 3) else picture.pixels[..., :1]
     layers = [_to_uint8(pixels, pixel_format.range)]
     if picture.alpha is not None:

@@ -249,7 +249,7 @@ def hide_checkpoint(folder: Path) -> None:
 
 
 def restore_hidden(run: Path) -> None:
-    """Restore checkpoints that were hidden for a new one that was never completed, such as after a crash."""
+    """Restore hidden checkpoints whose replacement was never completed, such as after a crash."""
     for hidden in (run / "checkpoints").glob(".aside-*"):
         folder = hidden.with_name(hidden.name.removeprefix(".aside-"))
         if not folder.exists():

@@ -243,8 +243,8 @@ _END_OF_STAGE = nn.Identity()  # marks a value that several later layers use
 def _steps(net: nn.Module) -> list[nn.Module]:
     """Return the layers in the order in which they run, with marks for values that are used again later.
 
-    A module without a declared `types.ForwardKind` is a single step. For the kinds "change" and "mask", the steps
-    lead from the input to the decoded translation, through every norm.
+    Modules whose `types.ForwardKind` has no marks are single steps. For "change" and "mask", steps end at the decoded
+    translation, with a mark after each child.
     """
     if forward_kind_of(net) in ("change", "mask"):
         return [step for stage in layers_of(net) for step in (*_steps(stage), _END_OF_STAGE)]

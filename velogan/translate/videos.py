@@ -120,8 +120,8 @@ def translate_frames(
 class Smoother:
     """Blends each translated frame with the previous output frame where the input did not change.
 
-    Colours are averaged over a few pixels, so that noise does not count as a change. Each input is compared with a
-    blend of earlier inputs, made like the output, so that slow fades are followed, too.
+    Colours are averaged over a few pixels, so that noise does not count as a change. Inputs are compared with a
+    moving average of earlier ones, blended like the output, to follow slow fades, too.
     Optical flow is not estimated: moving parts are shown as the network translates them.
     """
 

@@ -257,7 +257,7 @@ def _files_of_split(
 
 
 def _find_straddling(checked: Mapping[str, list[_CheckedFile]], sources: Sources) -> list[dict]:
-    """List the pictures that would be held out for validation although near duplicates remain in training."""
+    """List pairs of near duplicates that holding out would split into validation and training."""
     straddling = []
     for source in (sources.a, sources.b):
         held_out = set(source.validation.names if source.validation else ())

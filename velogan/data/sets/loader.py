@@ -129,7 +129,7 @@ class Annotation:
         return torch.from_numpy(np.concatenate(crops))
 
     def to(self, device: torch.device) -> Self:
-        """Return the annotation with its tensors on `device`, since a captured step must not copy from the host."""
+        """Return the annotation with its tensors on `device`, since a CUDA graph must not copy from the host."""
         return self
 
     def convert_crop(self, crop: np.ndarray) -> np.ndarray:

@@ -79,7 +79,7 @@ def _idle_reason(following: Activity | None, start: float, end: float) -> str:
 
 
 def summarize_kernels(timeline: Timeline, *, top: int = 15) -> Table:
-    """Return the time of kernels (on a CPU: operators) by kind, by group and by name, for the `top` longest names.
+    """Return kernel (on a CPU: operator) time by kind, by group, and for the `top` names by time.
 
     Copies are also listed by kind, in `by_memory_kind`. Shares are relative to all kernels and their total duration.
     """

@@ -92,7 +92,7 @@ class _Call:
     children: list[Span] = field(default_factory=list)
 
     def activity(self) -> Activity:
-        """Return the operator's own work, without the operators inside it; its spans may be empty."""
+        """Return the operator's own work, without the operators inside it; it may take no time."""
         own, covered_to = [], self.start
         for start, end in self.children:
             own.append((covered_to, start))
@@ -105,7 +105,7 @@ class _Call:
 
 
 def _read_host(events: Iterable[Event]) -> tuple[list[_Call], dict[int, tuple[Launch, str]]]:
-    """Return operators, ordered by start; and by correlation id, launches with the group of their operator."""
+    """Return operators by start time, and by correlation id a launch and its operator's group."""
     operators: list[_Call] = []
     launches: dict[int, tuple[Launch, str]] = {}
     stacks: dict[Any, list[_Call]] = {}  # the open calls of each thread

@@ -1,4 +1,4 @@
-"""The step of the main process if workers train: it counts steps, and requests them from the workers."""
+"""The main process's step if workers train: it counts steps and lets the workers compute them."""
 
 from __future__ import annotations
 
