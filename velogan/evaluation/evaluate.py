@@ -125,7 +125,7 @@ def evaluate(
         "duplicates": _find_duplicates(a, b, train_images, task),
         "precision": "plain float32 (exact)" if fp32 else "as translate computes: see computed_in of networks",
         "pictures": "preprocessed as in training, not augmented; translations rounded to the target's depth",
-        "real": "real pictures compared with other real ones: the best to expect; of retrieval and structure, chance",
+        "real": "real pictures compared with other real ones: the best to expect (layout and retrieval: chance)",
         "baseline": "the input in place of its translation",
         **measurement_protocol(networks, limit, seed),
     }
