@@ -49,7 +49,7 @@ sequence: its children one after the other
 residual: `x + child(x)`; skip: `cat([x, child(x)], 1)`
 change: the `forward` of `networks.outputs.ChangeGenerator`
 mask: the `forward` of `networks.outputs.MaskGenerator` or `KeepGenerator`
-maps: the `forward` of `networks.efficientnet_lite.FeatureMaps`
+maps: the `forward` of `networks.efficientnet_lite.FeatureExtractor`
 mix: the `forward` of `networks.projected.Mix`
 mixture: the `forward` of `search.supernet.MixedOp`, which takes a `convolve` in place of `F.conv2d`
 

@@ -45,6 +45,12 @@ def test_rejects_an_output_that_cannot_be_written_before_work(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
 
 
+def test_report_on_a_file_says_that_it_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "page.txt").write_text("not a run")
+    assert main(["report", str(tmp_path / "page.txt")]) == 2
+    assert "name the folder of a training run" in capsys.readouterr().err
+
+
 def test_prints_scores_that_cannot_be_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,17 +6,20 @@ from velogan.engine.duration import Length, Span, parse_length, parse_span
 
 
 @pytest.mark.parametrize(
-    ("text", "amount", "unit"),
+    ("text", "amount", "unit", "normalised"),
     [
-        ("1 image", 1, "images"),
-        ("500i", 500, "images"),
-        (" 2.5 epochs ", 2.5, "epochs"),
-        ("5%", 5, "percent"),
-        (".5 Minutes", 0.5, "minutes"),
+        ("1 images", 1, "images", "1 image"),
+        ("500i", 500, "images", "500 images"),
+        (" 2.5 epochs ", 2.5, "epochs", "2.5 epochs"),
+        ("5%", 5, "percent", "5 percent"),
+        (".5 Minutes", 0.5, "minutes", "0.5 minutes"),
     ],
 )
-def test_parses_durations(text: str, amount: float, unit: str):
-    assert parse_span(text) == Span(amount, unit)  # pyright: ignore[reportArgumentType]
+def test_parses_and_normalises_durations(text: str, amount: float, unit: str, normalised: str):
+    span = parse_span(text)
+    assert span == Span(amount, unit)  # pyright: ignore[reportArgumentType]
+    assert str(span) == normalised
+    assert parse_span(normalised) == span
 
 
 @pytest.mark.parametrize("text", ["", "5", "5 hours", "-5 images", "1e3 images", "5 imagery"])

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import Bf16Gemm
-from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
-from velogan.networks.efficientnet_lite import EfficientNetLite, FeatureMaps
+from velogan.kernels.frozen import FrozenExtractor, FrozenMix, fits_frozen
+from velogan.networks.efficientnet_lite import EfficientNetLite, FeatureExtractor
 from velogan.networks.projected import Mix
 
 
 @pytest.fixture(scope="module")
-def maps() -> FeatureMaps:
+def maps() -> FeatureExtractor:
     """EfficientNet-Lite0 with random weights that keep the variance."""
     torch.manual_seed(0)
     shapes = EfficientNetLite(None, variant="lite0").state_dict()
@@ -23,13 +23,13 @@ def maps() -> FeatureMaps:
         name: torch.randn(empty.shape) * ((2 / empty[0].numel()) ** 0.5 if name.endswith("weight") else 0.1)
         for name, empty in shapes.items()
     }
-    return FeatureMaps(EfficientNetLite(state, variant="lite0")).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    return FeatureExtractor(EfficientNetLite(state, variant="lite0")).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
 @pytest.fixture(scope="module")
-def native(maps: FeatureMaps, gemm: Bf16Gemm) -> FrozenMaps:
+def native(maps: FeatureExtractor, gemm: Bf16Gemm) -> FrozenExtractor:
     assert fits_frozen(maps)
-    return FrozenMaps(maps, gemm)
+    return FrozenExtractor(maps, gemm)
 
 
 def _images(n: int, height: int, width: int) -> Tensor:
@@ -56,7 +56,7 @@ def _errors(values: list[Tensor], exact: list[Tensor]) -> list[float]:
 
 @pytest.mark.parametrize(("shape", "only"), [((1, 64, 64), None), ((2, 50, 36), None), ((1, 33, 47), 1)])
 def test_maps_in_bfloat16_are_as_exact_as_the_plain_ones(
-    maps: FeatureMaps, native: FrozenMaps, shape: tuple[int, int, int], only: int | None
+    maps: FeatureExtractor, native: FrozenExtractor, shape: tuple[int, int, int], only: int | None
 ) -> None:
     images = _images(*shape)
     exact = _results(copy.deepcopy(maps).double(), images, dtype=torch.float64, half=False, only=only)
@@ -67,12 +67,12 @@ def test_maps_in_bfloat16_are_as_exact_as_the_plain_ones(
         assert 0 < error < 1.3 * plain_error < 0.7  # a gradient through sixteen blocks keeps few digits
 
 
-def test_maps_in_float32_are_exact(maps: FeatureMaps, native: FrozenMaps) -> None:
+def test_maps_in_float32_are_exact(maps: FeatureExtractor, native: FrozenExtractor) -> None:
     exact = _results(copy.deepcopy(maps).double(), _images(2, 37, 50), dtype=torch.float64, half=False)
     assert max(_errors(_results(native, _images(2, 37, 50), dtype=torch.float32, half=False), exact)) < 1e-5
 
 
-def test_maps_do_not_depend_on_threads_and_propagate_nan(native: FrozenMaps) -> None:
+def test_maps_do_not_depend_on_threads_and_propagate_nan(native: FrozenExtractor) -> None:
     images, results = _images(1, 40, 40), list[list[Tensor]]()
     for threads in (1, 2):
         torch.set_num_threads(threads)
@@ -100,7 +100,7 @@ def test_mixing_uses_changed_weights(gemm: Bf16Gemm) -> None:
             mix.weight("across", number).mul_(2).add_(1)  # as a checkpoint would
 
 
-def test_networks_with_trained_weights_are_not_frozen(maps: FeatureMaps) -> None:
+def test_networks_with_trained_weights_are_not_frozen(maps: FeatureExtractor) -> None:
     assert not fits_frozen(copy.deepcopy(maps).requires_grad_())
-    assert not fits_frozen(FeatureMaps(EfficientNetLite(None, variant="lite0")))
+    assert not fits_frozen(FeatureExtractor(EfficientNetLite(None, variant="lite0")))
     assert not fits_frozen(nn.Conv2d(3, 4, 1))

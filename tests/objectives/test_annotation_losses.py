@@ -15,7 +15,7 @@ from velogan.data.pictures.images import Picture, save_picture
 from velogan.networks.build import build_network
 from velogan.objectives.base import LossOutput, Phase
 from velogan.objectives.classes import SEGMENTER, SemanticConsistencyLoss, pseudo_labels, weighted_cross_entropy
-from velogan.objectives.masks import change_outside_mask
+from velogan.objectives.masks import outside_mask_loss
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints, load_weights
@@ -55,10 +55,10 @@ def test_change_outside_mask_is_the_mean_where_the_mask_is_0() -> None:
     fake, mask = source.clone(), torch.zeros(2, 1, 4, 4)
     mask[:, :, :2] = 1
     fake[:, :, :2] = 9.0
-    assert change_outside_mask(fake, source, mask).item() == 0
+    assert outside_mask_loss(fake, source, mask).item() == 0
     fake[0, :, 2:] = 0.5
-    assert change_outside_mask(fake, source, mask).item() == pytest.approx(0.25)
-    assert change_outside_mask(fake, source, torch.ones_like(mask)).item() == 0
+    assert outside_mask_loss(fake, source, mask).item() == pytest.approx(0.25)
+    assert outside_mask_loss(fake, source, torch.ones_like(mask)).item() == 0
 
 
 def test_pixels_count_by_the_segmenters_confidence() -> None:

@@ -101,7 +101,7 @@ def _estimate(
     from velogan.measure.probe import probe
 
     cores = available_cores()
-    single_process = {"length": "1 minutes", "exchange_every": None}
+    single_process = {"length": "1 minute", "exchange_every": None}
     threads = config.engine.threads or len(cores)
     try:
         step = probe(config.change(train=single_process, engine={"threads": threads}), cores)

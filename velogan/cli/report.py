@@ -21,7 +21,8 @@ class ReportPage(Flags):
     json: Json = False
 
     def output_paths(self) -> list[tuple[str, Path]]:
-        return [("--out", output_folder(self.out)) if self.out else ("RUN", self.runs[0])] if self.runs else []
+        runs = [("RUN", run) for run in self.runs[:1] if run.is_dir()]
+        return [("--out", output_folder(self.out))] if self.out else runs
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.report import write_report

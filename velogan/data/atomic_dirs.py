@@ -44,20 +44,20 @@ def locked_temp_dir(parent: Path, prefix: str = ".building-") -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def move_into_place(folder: Path, directory: Path, *, is_valid: Callable[[], bool]) -> None:
-    """Rename `folder`, a `locked_temp_dir`, to `directory`; an invalid directory is replaced, a valid one is kept."""
-    parent = os.open(directory.parent, os.O_RDONLY)
+def move_into_place(folder: Path, target: Path, *, is_valid: Callable[[], bool]) -> None:
+    """Rename `folder`, a `locked_temp_dir`, to `target`; replace an invalid target, keep a valid one."""
+    parent = os.open(target.parent, os.O_RDONLY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)  # else a process might remove the folder that another has just moved there
-        if directory.exists():
+        if target.exists():
             if is_valid():
                 return
-            if directory.is_dir():
-                shutil.rmtree(directory)
+            if target.is_dir():
+                shutil.rmtree(target)
             else:
-                directory.unlink()
+                target.unlink()
         (folder / _LOCK).unlink()
-        folder.rename(directory)
+        folder.rename(target)
     finally:
         os.close(parent)
 

@@ -22,7 +22,8 @@ class Span:
     unit: Unit
 
     def __str__(self) -> str:
-        return f"{np.format_float_positional(self.amount, trim='-')} {self.unit}"  # never 1e+06
+        unit = self.unit.removesuffix("s") if self.amount == 1 else self.unit
+        return f"{np.format_float_positional(self.amount, trim='-')} {unit}"  # never 1e+06
 
     def count(self, *, images: int, seconds: float, progress: float, images_per_epoch: int) -> float:
         """Return how many times the span has passed, fractions included, after `images` seen and `seconds` of the run.

@@ -16,7 +16,7 @@ import yaml
 from velogan.data.pictures.values import full_range
 from velogan.data.sets.slices import OWN_PERCENTILES
 from velogan.files import __version__, pluralize, sha256
-from velogan.interchange.export import Exported, Format
+from velogan.interchange.export import ExportedFile, Format
 from velogan.networks.reference import RecognisedNetwork, reference_flags
 from velogan.translate.model import Translator
 from velogan.types import Direction
@@ -42,7 +42,7 @@ translated = translate(torch.from_numpy(images)).numpy()"""
 SIGNATURE = "Written by velogan "
 """The first words of the last line of every card, by which velogan recognises cards that it wrote."""
 
-Files = Mapping[Direction, tuple[Translator, Exported]]
+Files = Mapping[Direction, tuple[Translator, ExportedFile]]
 """The generators by direction, each with its exported file."""
 
 
@@ -106,7 +106,7 @@ def _yaml_header(files: Files, metadata: CardMetadata) -> str:
     return f"---\n{yaml.safe_dump(known_fields, sort_keys=False, allow_unicode=True)}---\n"
 
 
-def _describe_file(direction: Direction, model: Translator, exported: Exported, name: str, format: Format) -> str:
+def _describe_file(direction: Direction, model: Translator, exported: ExportedFile, name: str, format: Format) -> str:
     """Return the section of one file: a table of its properties and code that runs it. `name`: OWNER/NAME, or empty."""
     header = model.header
     network = RecognisedNetwork(header, model.net.state_dict())

@@ -49,7 +49,7 @@ Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedFile:
     """An exported and checked file.
 
     max_difference: largest difference from float32 eager PyTorch, for values in [-1, 1], in batches of 1 and 2
@@ -76,7 +76,7 @@ def export(
     *,
     format: Format,
     license: str | None = None,
-) -> Exported:
+) -> ExportedFile:
     """Write the generator of `model`, which is on the CPU, to `file` and check the file by running it.
 
     onnx and torch accept any batch size, and heights and widths that are multiples of `model.multiple` pixels. web is
@@ -105,7 +105,7 @@ def export(
             suffixed.replace(tmp_path)
         finally:
             suffixed.unlink(missing_ok=True)
-    return Exported(file, half or difference, sizes, runtime, half=None if format != "web" else half is not None)
+    return ExportedFile(file, half or difference, sizes, runtime, half=None if format != "web" else half is not None)
 
 
 def _store_half(model: Translator, file: Path, sizes: list[Size]) -> float | None:

@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 
 from velogan.data.sets.sources import code_directory
 from velogan.files import atomic_write, pluralize, write_text
-from velogan.interchange.export import Exported
+from velogan.interchange.export import ExportedFile
 from velogan.translate.model import Translator
 from velogan.types import Direction
 
@@ -94,7 +94,9 @@ def check_for_browsers(model: Translator) -> None:
             )
 
 
-def write_site(out: Path, title: str, models: Mapping[Direction, tuple[Translator, Exported]], runtime: bytes) -> None:
+def write_site(
+    out: Path, title: str, models: Mapping[Direction, tuple[Translator, ExportedFile]], runtime: bytes
+) -> None:
     """Write the page, the scripts and the settings for the exported generators in `out`.
 
     `runtime`: the content of the package, from `fetch_runtime`.

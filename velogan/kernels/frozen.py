@@ -27,7 +27,7 @@ _MAX_AREA = 49  # of a depthwise convolution
 _MAX_STEM_INPUTS = 112  # inputs of each output of the first convolution
 
 
-class FrozenMaps(nn.Module):
+class FrozenExtractor(nn.Module):
     """Computes the feature network `net` natively under a bfloat16 autocast, else calls it; no second derivatives."""
 
     def __init__(self, net: nn.Module, gemm: Bf16Gemm):
@@ -70,7 +70,7 @@ class FrozenMix(nn.Module):
 
 
 def fits_frozen(net: nn.Module) -> bool:
-    """Return whether `FrozenMaps` supports `net`: a feature network, frozen, with supported channels and kernels."""
+    """Return whether `FrozenExtractor` supports `net`: a frozen feature network with supported channels and kernels."""
     if forward_kind_of(net) != "maps" or any(weight.requires_grad or weight.is_meta for weight in net.parameters()):
         return False
     features = cast(Any, net).net
@@ -217,7 +217,7 @@ class _PackedNetwork:
 @lru_cache(maxsize=2)
 def _pack_network(net: nn.Module, library: ctypes.CDLL) -> _PackedNetwork:
     """Return the packed network, cached for all discriminators that share it."""
-    maps: Any = net  # an `efficientnet_lite.FeatureMaps`, or a module with its attributes
+    maps: Any = net  # an `efficientnet_lite.FeatureExtractor`, or a module with its attributes
     features = maps.net
 
     def pointwise(conv: nn.Conv2d) -> _Pointwise:

@@ -18,7 +18,7 @@ from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
 from velogan.kernels.few_channel import few_channel_conv2d, is_few_channel_conv
 from velogan.kernels.fp32_gemm import Fp32Gemm
-from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
+from velogan.kernels.frozen import FrozenExtractor, FrozenMix, fits_frozen
 from velogan.kernels.norms import NormKernels
 from velogan.kernels.plan import (
     MARK_STEPS,
@@ -58,12 +58,12 @@ class Fused(PlannedNetwork):
 def to_native(net: nn.Module, *, kernels: NormKernels, gemm: NativeGemm | None, recompute: bool = False) -> nn.Module:
     """Return a module that computes `net` by native kernels as far as possible.
 
-    It is `FrozenMaps` for a frozen feature network, `FrozenMix` for a module that mixes feature maps, else `Fused`, to
-    which `recompute` is passed. The first two need a `Bf16Gemm`, and `FrozenMaps` also `fits_frozen`; else it is `net`.
+    It is `FrozenExtractor` for a feature network that `fits_frozen`, `FrozenMix` for a module that mixes feature maps,
+    else `Fused`, to which `recompute` is passed. Without a `Bf16Gemm`, the first two are `net` itself.
     """
     kind = forward_kind_of(net)
     if kind == "maps":
-        return FrozenMaps(net, gemm) if isinstance(gemm, Bf16Gemm) and fits_frozen(net) else net
+        return FrozenExtractor(net, gemm) if isinstance(gemm, Bf16Gemm) and fits_frozen(net) else net
     if kind == "mix":
         return FrozenMix(net, gemm) if isinstance(gemm, Bf16Gemm) else net
     return Fused(net, kernels, gemm, recompute=recompute)

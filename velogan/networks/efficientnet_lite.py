@@ -81,7 +81,7 @@ class EfficientNetLite(nn.Module):
         return means, self.classifier(means)
 
 
-class FeatureMaps(nn.Module):
+class FeatureExtractor(nn.Module):
     """Maps images to the feature maps of `net`: `forward` is `net.features`."""
 
     forward_kind: ClassVar[ForwardKind] = "maps"

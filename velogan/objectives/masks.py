@@ -55,11 +55,11 @@ class MaskLoss(ExtraLoss):
     def extra_losses(self, nets: Nets, batch: Batch, source: str, fake: Tensor) -> dict[str, Tensor]:
         if f"mask_{source}" not in batch:
             return {}
-        loss = change_outside_mask(fake, batch[source.upper()], batch[f"mask_{source}"])
+        loss = outside_mask_loss(fake, batch[source.upper()], batch[f"mask_{source}"])
         return {f"mask_{source}": loss * MASK_LOSS_WEIGHT}
 
 
-def change_outside_mask(fake: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+def outside_mask_loss(fake: Tensor, source: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of |fake - source|, both `(B, C, H, W)`, where `mask`, `(B, 1, H, W)`, is 0.
 
     The result, a scalar, is the mean over images of each image's mean, so that microbatches do not change it; an image

@@ -95,7 +95,7 @@ def translate_at_scale(
 
         started = time.perf_counter()
         try:
-            for number, summary, memory in _finished_parts(work, load, options, workers, uses_gpus=uses_gpus):
+            for number, summary, memory in _translate_parts(work, load, options, workers, uses_gpus=uses_gpus):
                 total, peak = total.merge(summary), max(peak, memory)
                 del remaining[number]
                 if progress is not None:
@@ -110,7 +110,7 @@ def translate_at_scale(
     return replace(total, seconds=seconds), max(peak, peak_memory_mb())
 
 
-def _finished_parts(
+def _translate_parts(
     work: PartitionedWork, load: LoadTranslator, options: TranslateOptions, workers: int, *, uses_gpus: bool
 ) -> Iterator[tuple[int, Summary, float]]:
     """Translate all parts; for each, yield its number, its summary and its worker's peak memory in MB."""

@@ -53,10 +53,10 @@ def parse_exif(exif: bytes) -> FileMetadata:
         unit = tags.get(_TAGS.ResolutionUnit, 2)
         metadata = replace(metadata, dpi=compute_dpi(tags.get(_TAGS.XResolution), tags.get(_TAGS.YResolution), unit))
         if metadata.orientation >= 5:
-            for directory in (tags, tags.get_ifd(ExifTags.IFD.Exif)):
+            for ifd in (tags, tags.get_ifd(ExifTags.IFD.Exif)):
                 for across, down in _ACROSS_DOWN:
-                    if across in directory and down in directory:
-                        directory[across], directory[down] = directory[down], directory[across]
+                    if across in ifd and down in ifd:
+                        ifd[across], ifd[down] = ifd[down], ifd[across]
         if _TAGS.Orientation in tags:
             tags[_TAGS.Orientation] = 1
         block = tags.tobytes()

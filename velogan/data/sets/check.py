@@ -91,7 +91,7 @@ def check(config: DataConfig, *, progress: Progress | None = None) -> dict:
         "path": list(config.path),
         "domains": {"A": sources.a.name, "B": sources.b.name},
         "aligned": sources.aligned,
-        "folders": {key: _summarize(key, folders[key], files, config) for key, files in checked.items()},
+        "folders": {key: _summarize_folder(key, folders[key], files, config) for key, files in checked.items()},
         "leaks": _find_leaks(checked, "test"),
         "straddling": _find_straddling(checked, split),
         "not_held_out": not_held_out,
@@ -188,7 +188,7 @@ def _make_thumbnail(pixels: np.ndarray) -> np.ndarray:
     )
 
 
-def _summarize(key: str, folder: ImageSource, files: list[_CheckedFile], config: DataConfig) -> dict:
+def _summarize_folder(key: str, folder: ImageSource, files: list[_CheckedFile], config: DataConfig) -> dict:
     readable = [file for file in files if not file.reason]
     unreadable = [(file.name, file.reason) for file in files if file.reason]
     unreadable += folder.skipped if isinstance(folder, Slices) else ()  # unreadable scans are not among its names

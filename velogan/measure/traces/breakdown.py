@@ -171,7 +171,7 @@ def summarize_streams(timeline: Timeline) -> Table | None:
     overlap = _overlap(busy.values())
     return {
         "microseconds": round(_length(step), 3),
-        "lanes": [{"stream": stream, "spans": _by_group(work, step)} for stream, work in sorted(by_stream.items())],
+        "lanes": [{"stream": stream, "spans": _merge_groups(work, step)} for stream, work in sorted(by_stream.items())],
         "overlap": {
             "microseconds": round(overlap, 3),
             "share_of_busy": _share(overlap, _total(union(span for spans in busy.values() for span in spans))),
@@ -191,7 +191,7 @@ def _overlap(busy: Iterable[Sequence[Span]]) -> float:
     return overlap
 
 
-def _by_group(work: Iterable[Activity], step: Span) -> list[Table]:
+def _merge_groups(work: Iterable[Activity], step: Span) -> list[Table]:
     """Return the spans of `work` in us from the step's start; those of one group with small gaps are merged."""
     merged: list[Table] = []
     for activity in work:
